@@ -1,0 +1,41 @@
+# Every target sets up its own virtual environment first; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test lint format bench wheel clean
+help:  ## list the targets
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(STAMP)  ## a virtual environment with sortk and all it needs, in .venv
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[corpora,dev]'
+	touch $@
+
+test: setup  ## the whole test suite
+	$(BIN)/pytest
+
+lint: setup  ## ruff, format check, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## bring the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## benchmarks; they print ratios
+	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+recipe-%: setup  ## run a recipe, e.g. make recipe-mini
+	$(BIN)/sortk run --recipe $* --nj $$(nproc)
+
+wheel: setup  ## a wheel in dist/
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove what was built; experiments stay
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

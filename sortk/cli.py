@@ -1,0 +1,341 @@
+"""The command line: click commands, no logic. Errors become one sentence and exit code 1; usage errors exit with 2."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sortk import __version__
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+
+
+class SortkGroup(click.Group):
+    """Turns the errors of library code into one clean line; lists commands in the order of the pipeline."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+        except (ValueError, OSError) as error:
+            logging.getLogger(__name__).debug("failed", exc_info=True)  # the traceback, with -v only
+            click.echo(f"sortk: {_sentence(error)}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("sortk: interrupted; run the same command again to go on", err=True)
+            ctx.exit(130)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+@click.group(cls=SortkGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="sortk")
+def main() -> None:
+    """Sortformer, whole: speaker diarization sorted by arrival time, and the multi-speaker ASR it supervises.
+
+    Run a recipe with `sortk run`, one of its stages with `sortk stage`, or any step on your own files with the
+    command of its name.
+    """
+
+
+def _with_verbosity(command: Command) -> Command:
+    """-v and -q, which every command takes."""
+
+    @click.option("-v", "--verbose", is_flag=True, help="Say more, and show tracebacks.")
+    @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, verbose: bool, quiet: bool, **kwargs: Any) -> Any:
+        level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
+        console = logging.StreamHandler()  # standard error: standard output is for results
+        console.setLevel(level)
+        console.setFormatter(logging.Formatter("%(message)s"))
+        root = logging.getLogger("sortk")
+        root.handlers, root.propagate = [console], False
+        root.setLevel(min(level, logging.INFO))
+        return command(*args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _with_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+JOBS = _with_options(
+    click.option("--nj", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use."),
+    click.option("--cluster", type=click.Choice(["local", "slurm"]), default="local", show_default=True),
+)
+FORCE = click.option("--force", is_flag=True, help="Do it again where settings or inputs have changed.")
+SETTINGS = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting (repeatable)."
+)
+SEED = click.option("--seed", type=int, default=0, show_default=True, help="All random choices follow from it.")
+OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
+RECIPE = _with_options(
+    click.option("--recipe", required=True, metavar="NAME|PATH", help="A shipped recipe, or a recipe.toml."),
+    click.option("--exp", type=FILE, help="Where the stages' folders are.  [default: exp/<recipe>]"),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
+    ),
+    click.option("--variant", metavar="NAME", help="A variant that the recipe defines."),
+)
+RUN = _with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, help="Say what would run, and why."))
+
+
+@main.command()
+@click.argument("number", type=int)
+@RUN
+@_with_verbosity
+def stage(number: int, **common: Any) -> None:
+    """Run exactly one stage of a recipe.
+
+    Example: sortk stage 1 --recipe mini --nj 4
+    """
+    from sortk.stages import find_stage
+
+    _run_stages([find_stage(number)], redo_done=common["force"], **common)
+
+
+@main.command()
+@click.option("--stage", "first", type=int, default=0, show_default=True, help="The first stage to run.")
+@click.option("--stop-stage", "last", type=int, help="The last stage to run.  [default: all]")
+@RUN
+@_with_verbosity
+def run(first: int, last: int | None, **common: Any) -> None:
+    """Run the stages of a recipe in order, skipping what is done.
+
+    With --force, stages whose settings have changed are done again; those that are done as they should be are
+    skipped all the same.
+
+    Example: sortk run --recipe mini --stop-stage 1
+    """
+    from sortk.stages import STAGES, find_stage
+
+    last = STAGES[-1].number if last is None else find_stage(last).number
+    chosen = [stage for stage in STAGES if find_stage(first).number <= stage.number <= last]
+    _run_stages(chosen, redo_done=False, **common)
+
+
+@main.command()
+@RECIPE
+@_with_verbosity
+def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
+    """Show how the stages of a recipe stand: a line each.
+
+    Example: sortk status --recipe mini
+    """
+    from sortk.stages import STAGES
+
+    experiment = _open_experiment(recipe, exp, overrides, variant)
+    for stage in STAGES:
+        found = experiment.status(stage)
+        why = f"running: {found.holder}" if found.holder else found.why
+        click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
+
+
+def _time_and_size(status: Any) -> str:
+    if status.seconds is None:
+        return ""
+    return f"{status.seconds:9.1f} s {status.n_bytes / 1e6:8.1f} MB"
+
+
+def _run_stages(
+    stages: Sequence[Any],
+    redo_done: bool,
+    recipe: str,
+    exp: Path | None,
+    overrides: Sequence[str],
+    variant: str | None,
+    nj: int,
+    cluster: str,
+    force: bool,
+    dry_run: bool,
+) -> None:
+    from sortk.cluster import choose_cluster
+
+    experiment = _open_experiment(recipe, exp, overrides, variant)
+    if dry_run:
+        for line in experiment.dry_run(stages, force, redo_done):
+            click.echo(line)
+        return
+    run_jobs = choose_cluster(cluster, nj)
+    for stage in stages:
+        stale = force and experiment.status(stage).state == "stale"
+        experiment.run(stage, run_jobs, force=stale or redo_done)
+
+
+def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Any:
+    from sortk.pipeline import Experiment
+    from sortk.recipe import load_recipe
+    from sortk.stages import STAGES
+
+    plain = load_recipe(recipe, overrides)
+    chosen = load_recipe(recipe, overrides, variant) if variant else plain
+    return Experiment(STAGES, chosen, exp or Path("exp") / plain.name, variant or "", plain)
+
+
+@main.command()
+@click.argument("corpus")
+@click.option("--corpus-dir", default="", help="Where the corpus lies on disk; espeak needs none.")
+@OUT
+@SEED
+@SETTINGS
+@JOBS
+@FORCE
+@_with_verbosity
+def prepare(
+    corpus: str, corpus_dir: str, out: Path, seed: int, overrides: Sequence[str], nj: int, cluster: str, force: bool
+) -> None:
+    """Stage 0: turn a corpus on disk into sources.jsonl.
+
+    CORPUS is one of espeak (voices that come with sortk), audiomnist, librispeech, or sources (a ready
+    sources.jsonl).
+
+    Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
+    """
+    from sortk.cluster import choose_cluster
+    from sortk.corpora.registry import PrepareOptions
+    from sortk.stages import prepare_folder
+
+    options = _options(PrepareOptions, overrides, corpus=corpus, corpus_dir=corpus_dir)
+    prepare_folder(options, seed, out, choose_cluster(cluster, nj), force)
+
+
+@main.command()
+@click.option("--sources", type=FILE, help="Single-speaker utterances: sources.jsonl.")
+@OUT
+@click.option("--hours", type=float, help="How much to make.")
+@click.option("--speakers", default="2-4", show_default=True, help="In a session: a number or a range.")
+@click.option("--overlap", type=float, help="Time with two speakers / time with at least one.  [default: 0.12]")
+@click.option("--silence", type=float, help="Time with nobody / duration.  [default: 0.1]")
+@click.option("--seconds", type=float, help="Length of a session.  [default: 90]")
+@SEED
+@click.option("--noise", "noise_dir", help="A folder with noise to add.")
+@click.option("--rir", "rir_dir", help="A folder with room impulse responses.")
+@click.option("--split", help="Use only the sources of this split.")
+@click.option("--mixtures", type=FILE, help="Instead of --sources: a list of LibriSpeechMix, to be made exactly.")
+@click.option("--librispeech", type=FILE, help="The LibriSpeech folder that the list's paths are relative to.")
+@click.option("--plot", is_flag=True, help="Draw the first sessions into plots/, as SVG.")
+@SETTINGS
+@JOBS
+@FORCE
+@_with_verbosity
+def simulate(
+    sources: Path | None,
+    out: Path,
+    hours: float | None,
+    speakers: str,
+    seed: int,
+    split: str | None,
+    mixtures: Path | None,
+    librispeech: Path | None,
+    plot: bool,
+    overrides: Sequence[str],
+    nj: int,
+    cluster: str,
+    force: bool,
+    **given: Any,
+) -> None:
+    """Stage 1: make conversations out of single-speaker speech.
+
+    Writes manifest.jsonl, audio/, rttm/, seglst/ and ctm/ (words), and plan/ (how each session was made).
+
+    Example: sortk simulate --sources data/sources.jsonl --out data/sim --hours 2 --speakers 2-4 --nj 4
+    """
+    from sortk.cluster import choose_cluster
+    from sortk.prepare.simulate import SimulateOptions
+    from sortk.stages import mix_listed_folder, plot_sessions, simulate_folder
+
+    run_jobs = choose_cluster(cluster, nj)
+    if mixtures is not None and librispeech is not None:
+        mix_listed_folder(mixtures, librispeech, out, run_jobs, force)
+    elif sources is None or hours is None:
+        raise click.UsageError("give --sources and --hours, or --mixtures and --librispeech")
+    else:
+        options = _options(
+            SimulateOptions, overrides, hours={"all": hours}, **_speaker_range(speakers), **_given(given)
+        )
+        simulate_folder(sources, split, options, seed, out, run_jobs, force)
+    if plot:
+        plot_sessions(out / "manifest.jsonl", out / "plots")
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; the others keep the default that stands on their dataclass."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _speaker_range(text: str) -> dict[str, int]:
+    low, _, high = text.partition("-")
+    if not low.isdecimal() or not (high or low).isdecimal():
+        raise click.BadParameter(f"{text!r} is neither a number nor a range such as 2-4", param_hint="--speakers")
+    return {"min_speakers": int(low), "max_speakers": int(high or low)}
+
+
+def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
+    from sortk.recipe import build_options, merge_tables, parse_override
+
+    table = given
+    for override in overrides:
+        table = merge_tables(table, parse_override(override))
+    return build_options(options, table, "settings")
+
+
+@main.command()
+@click.argument("source", type=FILE, metavar="IN")
+@click.argument("target", type=FILE, metavar="OUT")
+@click.option(
+    "--to", "to", required=True, type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"])
+)
+@_with_verbosity
+def convert(source: Path, target: Path, to: str) -> None:
+    """Convert between RTTM, STM, CTM, SegLST, manifests, Kaldi and lhotse folders.
+
+    Example: sortk convert ref.rttm ref.json --to seglst
+    """
+    from sortk.formats.convert import convert as convert_file
+
+    convert_file(source, target, to)
+
+
+@main.command()
+@click.argument("files", type=FILE, nargs=-1, required=True)
+@_with_verbosity
+def validate(files: Sequence[Path]) -> None:
+    """Check files of any format that sortk knows; a line each says what is in them.
+
+    Example: sortk validate ref.rttm train.jsonl
+    """
+    from sortk.formats.validate import validate as validate_file
+
+    faulty = 0
+    for path in files:
+        try:
+            click.echo(f"{path}: {validate_file(path)}")
+        except (ValueError, OSError) as error:
+            click.echo(f"sortk: {_sentence(error)}", err=True)
+            faulty += 1
+    if faulty:
+        sys.exit(1)

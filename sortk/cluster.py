@@ -1,0 +1,118 @@
+"""The same work here, or in N processes. (Slurm arrays will be a third function with the signature of RunJobs.)"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOG_LINES = 15.0
+
+
+class RunJobs(Protocol):
+    """Applies a picklable function to each item; results come in the order of the items, whatever the order of work."""
+
+    def __call__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]: ...
+
+
+def choose_cluster(cluster: str, n_jobs: int) -> RunJobs:
+    """The way of running jobs that `--cluster` and `--nj` ask for."""
+    if cluster == "slurm":
+        raise ValueError("--cluster slurm: this version of sortk runs jobs on one machine only; use --cluster local")
+    return partial(run_local, n_jobs=n_jobs)
+
+
+def run_local(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int = 1) -> Iterator[Result]:
+    """Runs the items in this process, or in `n_jobs` worker processes, showing progress."""
+    n_jobs = min(n_jobs, len(items))
+    results = map(work, items) if n_jobs <= 1 else _run_in_processes(work, items, n_jobs)
+    return _show_progress(results, len(items), _title(work))
+
+
+def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int) -> Iterator[Result]:
+    # Spawned workers share no state with this process, so a result cannot depend on what ran here before. The work
+    # goes to each worker once; a task carries only its item. A bounded queue keeps memory flat for any item count.
+    pool = ProcessPoolExecutor(
+        n_jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(pickle.dumps(work),),
+    )
+    waiting: deque[Future[Any]] = deque()
+    remaining = iter(items)
+    try:
+        waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 4 * n_jobs))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 1))
+    except BrokenProcessPool:
+        raise OSError(
+            "a worker process was killed from outside (out of memory?); run the same command again to go on, "
+            "with a smaller --nj if memory was short"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_work_of_this_worker: Callable[[Any], Any] | None = None
+
+
+def _start_worker(pickled_work: bytes) -> None:
+    global _work_of_this_worker  # noqa: PLW0603 - a worker process has exactly one work, set once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers in order
+    _die_with_parent()
+    _work_of_this_worker = pickle.loads(pickled_work)
+
+
+def _run_in_worker(item: Any) -> Any:
+    assert _work_of_this_worker is not None
+    return _work_of_this_worker(item)
+
+
+def _die_with_parent() -> None:
+    """A parent that dies by kill -9 must not leave workers that go on writing."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _title(work: Callable[..., Any]) -> str:
+    function = work.func if isinstance(work, partial) else work
+    return str(getattr(function, "__name__", "work")).strip("_").replace("_", " ")
+
+
+def _show_progress(results: Iterable[Result], total: int, title: str) -> Iterator[Result]:
+    """A bar on a terminal, a plain line now and then elsewhere."""
+    if sys.stderr.isatty() and log.isEnabledFor(logging.INFO):
+        yield from tqdm(results, total=total, desc=title, dynamic_ncols=True, leave=False)
+        return
+    last_line = time.monotonic()
+    for count, result in enumerate(results, start=1):
+        yield result
+        if time.monotonic() - last_line > SECONDS_BETWEEN_LOG_LINES:
+            log.info("%s: %d of %d", title, count, total)
+            last_line = time.monotonic()
+
+
+def cores_here() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

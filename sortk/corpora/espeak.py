@@ -1,0 +1,186 @@
+"""Speech out of a pip install: the voices of espeak-ng say sentences from a grammar. Nothing is downloaded.
+
+A speaker is a voice variant with an accent, a pitch and a rate. Word times come from the synthesizer and are exact.
+
+    flac/<speaker>.flac       all utterances of a speaker, end to end
+    speakers/<speaker>.jsonl  their sources; written last: where it is, the speaker is whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.corpora.jobs import RunJobs
+from sortk.corpora.seeds import stable_random
+from sortk.corpora.sentences import make_sentence
+from sortk.corpora.splits import TEST, TRAIN, VALID
+from sortk.corpora.synthesizer import Int16, Speech, Voice, open_synthesizer
+from sortk.formats import audio, sources
+from sortk.records import Source, Word
+
+SAMPLE_RATE = 16_000
+LEVEL_DB = -26.0  # of the words of a speaker, below full scale
+
+# The variants of espeak-ng that sound like people and unlike each other. Left out: whispering and croaking (whisper,
+# whisperf, caleb, croak, grandpa: less than 30 % of the speech is periodic), robots and effects (robosoft*, UniRobot,
+# anikaRobot, announcer, RicishayMax*, Demonic, Marco, fast), the Klatt synthesizer, whose noise cannot be seeded (klatt*,
+# Reed, adam, benjamin, david, edward*, mike2), vocal tracts that no adult has (zac, ian, travis, kaukovalta, boris, Lee,
+# Jacky, Andy, AnxiousAndy, Tweaky), and what differs by less than 2.6 dB in mean spectrum from a variant that is here.
+FEMALE_VARIANTS = (
+    "f1", "Annie", "f3", "f4", "Andrea", "f2", "steph",
+    "Alicia", "belinda", "f5", "anika", "grandma", "shelby", "linda",
+)  # fmt: skip
+MALE_VARIANTS = (
+    "m3", "m1", "m7", "m5", "m8", "michel", "sandro",
+    "pablo", "Mario", "pedro", "Storm", "iven2", "norbert", "gustave",
+    "quincy", "Hugo", "paul", "victor", "ed", "robert", "antonio",
+)  # fmt: skip
+
+# Of each row of seven above: a variant is in one split only, so that test voices are new in every respect.
+SPLIT_OF_COLUMN = (TRAIN, VALID, TEST, TRAIN, TRAIN, TRAIN, TRAIN)
+
+# Every variant speaks at each of these pitches, as so many speakers.
+FEMALE_PITCHES = (46, 24, 66)
+MALE_PITCHES = (36, 64)
+
+# "en" is British English; under its other name, en-gb, espeak-ng ignores the variant.
+ACCENTS = (
+    "en-us", "en", "en-gb-scotland", "en-gb-x-rp", "en-029", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc",
+)  # fmt: skip
+MELODIES = ((6, 60), (-6, 40), (0, 50))  # what is added to the pitch, and the pitch range; by variant
+RATES = (155, 175, 165)  # words per minute
+
+
+@dataclass(frozen=True)
+class EspeakOptions:
+    """How much synthetic speech to make."""
+
+    speakers: int = 84  # up to 84, women and men in turn; with 6 or more, every split has a woman and a man
+    utterances_per_speaker: int = 60  # about 2.1 s each
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.speakers <= len(all_speakers()):
+            raise ValueError(f"speakers must be from 1 to {len(all_speakers())}, not {self.speakers}")
+        if self.utterances_per_speaker < 1:
+            raise ValueError(f"utterances_per_speaker must be at least 1, not {self.utterances_per_speaker}")
+
+
+@dataclass(frozen=True, slots=True)
+class EspeakSpeaker:
+    """One speaker of the table."""
+
+    name: str
+    gender: str
+    split: str
+    voice: Voice
+
+
+def all_speakers() -> list[EspeakSpeaker]:
+    """The table of speakers: women and men in turn, every variant before any variant comes again."""
+    women = _speakers_of("f", FEMALE_VARIANTS, FEMALE_PITCHES)
+    men = _speakers_of("m", MALE_VARIANTS, MALE_PITCHES)
+    return [speaker for pair in zip(women, men, strict=True) for speaker in pair]
+
+
+def _speakers_of(gender: str, variants: Sequence[str], pitches: Sequence[int]) -> list[EspeakSpeaker]:
+    return [
+        _speaker(gender, variants[column], column, pitches[take], take)
+        for take in range(len(pitches))
+        for column in range(len(variants))
+    ]
+
+
+def _speaker(gender: str, variant: str, index: int, pitch: int, take: int) -> EspeakSpeaker:
+    # A variant changes its accent with its pitch; the melody stays, for a wide range also raises the mean pitch.
+    accent = ACCENTS[(index + 3 * take) % len(ACCENTS)]
+    pitch_offset, pitch_range = MELODIES[index % len(MELODIES)]
+    rate = RATES[(index + take) % len(RATES)]
+    voice = Voice(f"{accent}+{variant}", pitch + pitch_offset, pitch_range, rate)
+    split = SPLIT_OF_COLUMN[index % len(SPLIT_OF_COLUMN)]
+    return EspeakSpeaker(f"{variant.lower()}-{accent}", gender, split, voice)
+
+
+def prepare(options: EspeakOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
+    """Speaks everything that is not there yet; a job is one speaker."""
+    synthesize = partial(synthesize_speaker, n_utterances=options.utterances_per_speaker, seed=seed, out_dir=out_dir)
+    parts = run_jobs(synthesize, all_speakers()[: options.speakers])
+    return [source for part in parts for source in sources.read(part)]
+
+
+def synthesize_speaker(speaker: EspeakSpeaker, n_utterances: int, seed: int, out_dir: Path) -> Path:
+    """Writes one speaker's audio and sources, unless they are there; returns the path of the sources."""
+    sources_path = out_dir / "speakers" / f"{speaker.name}.jsonl"
+    audio_path = out_dir / "flac" / f"{speaker.name}.flac"
+    if not sources_path.exists():
+        samples, utterances = _speak_utterances(speaker, n_utterances, seed, audio_path)
+        audio.write_flac(audio_path, samples, SAMPLE_RATE)
+        sources.write(sources_path, utterances)
+    return sources_path
+
+
+def _speak_utterances(
+    speaker: EspeakSpeaker, n_utterances: int, seed: int, audio_path: Path
+) -> tuple[audio.Samples, list[Source]]:
+    blocks: list[audio.Samples] = []
+    utterances: list[Source] = []
+    n_before = 0
+    with open_synthesizer(speaker.voice, stable_random(seed, speaker.name).getrandbits(31)) as synthesizer:
+        for index in range(n_utterances):
+            sentence = make_sentence(seed, speaker.name, index)
+            speech = synthesizer.speak(sentence.spoken, sentence.word_positions)
+            blocks.append(_resample(speech.samples, synthesizer.sample_rate))
+            duration = len(blocks[-1]) / SAMPLE_RATE
+            words = _words(sentence.words, speech, synthesizer.sample_rate)
+            utterances.append(
+                Source(
+                    utterance_id=f"{speaker.name}-{index:04d}",
+                    audio_path=audio_path,
+                    offset=n_before / SAMPLE_RATE,
+                    duration=duration,
+                    speaker=speaker.name,
+                    text=sentence.text,
+                    words=words,
+                    speech_start=words[0].start,
+                    speech_end=words[-1].end,
+                    gender=speaker.gender,
+                    split=speaker.split,
+                )
+            )
+            n_before += len(blocks[-1])
+    return _set_level(np.concatenate(blocks), utterances), utterances
+
+
+def _words(texts: Sequence[str], speech: Speech, sample_rate: int) -> tuple[Word, ...]:
+    # A tenth of a millisecond is as fine as the resampled signal can show.
+    return tuple(
+        Word(text, round(start / sample_rate, 4), round(end / sample_rate, 4))
+        for text, (start, end) in zip(texts, speech.word_spans, strict=True)
+    )
+
+
+def _resample(samples: Int16, sample_rate: int) -> audio.Samples:
+    """To 16 kHz: 22050 * 320 / 441 = 16000."""
+    from scipy.signal import resample_poly  # noqa: PLC0415  (takes a second to import)
+
+    divisor = int(np.gcd(SAMPLE_RATE, sample_rate))
+    scaled: npt.NDArray[np.float32] = samples.astype(np.float32) / np.float32(32768)
+    resampled = resample_poly(scaled, SAMPLE_RATE // divisor, sample_rate // divisor)
+    return resampled.astype(np.float32, copy=False)
+
+
+def _set_level(samples: audio.Samples, utterances: Sequence[Source]) -> audio.Samples:
+    """One gain for all of a speaker's utterances: variants differ by 15 dB, people in one room do not."""
+    spoken = np.concatenate([samples[_sample_span(source, word)] for source in utterances for word in source.words])
+    rms = float(np.sqrt(np.mean(np.square(spoken, dtype=np.float64))))
+    return samples * np.float32(10 ** (LEVEL_DB / 20) / rms)
+
+
+def _sample_span(source: Source, word: Word) -> slice:
+    start, end = source.offset + word.start, source.offset + word.end
+    return slice(round(start * SAMPLE_RATE), round(end * SAMPLE_RATE))

@@ -1,0 +1,39 @@
+"""Train, valid and test speakers for a corpus that does not say which are which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sortk.corpora.seeds import stable_random
+
+TRAIN, VALID, TEST = "train", "valid", "test"
+
+
+def split_speakers(genders: Mapping[str, str], n_valid: int, n_test: int, seed: int = 0) -> dict[str, str]:
+    """The split of every speaker; no speaker is in two, and each split has its share of each gender.
+
+    The speakers are sorted by gender, shuffled within it, and the test speakers taken at even distances from that
+    list; then the validation speakers from what is left. So the result depends on the set of speakers and the seed
+    only, never on the order in which a corpus lists them.
+    """
+    if n_valid + n_test >= len(genders):
+        raise ValueError(
+            f"{n_valid} validation and {n_test} test speakers leave none of the {len(genders)} for training; "
+            "ask for fewer"
+        )
+    remaining = sorted(genders, key=lambda speaker: (genders[speaker], stable_random(seed, speaker).random(), speaker))
+    test = _evenly_spaced(remaining, n_test)
+    remaining = [speaker for speaker in remaining if speaker not in test]
+    valid = _evenly_spaced(remaining, n_valid)
+    return {speaker: TEST if speaker in test else VALID if speaker in valid else TRAIN for speaker in genders}
+
+
+def share(fraction: float, n_speakers: int) -> int:
+    """How many speakers a fraction stands for: at least one if any is wanted and three splits can be filled."""
+    wanted = 1 if fraction > 0 and n_speakers >= 3 else 0
+    return max(wanted, round(fraction * n_speakers))
+
+
+def _evenly_spaced(names: Sequence[str], count: int) -> set[str]:
+    # The middle of each of `count` equal parts of the list.
+    return {names[(2 * part + 1) * len(names) // (2 * count)] for part in range(count)}

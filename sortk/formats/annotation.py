@@ -1,0 +1,66 @@
+"""From a manifest's sessions to the segments in the files that they name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from sortk.formats import ctm, rttm, seglst
+from sortk.formats.files import FormatError, quote
+from sortk.records import Segment, Session
+
+
+def session_segments(session: Session) -> list[Segment]:
+    """The segments of a session: of its SegLST, else its CTM, else its RTTM; none if it names none of them.
+
+    A window keeps the segments that reach into it, cut to it; all times remain those of the recording.
+    """
+    return next(annotated([session]))[1]
+
+
+def annotated(sessions: Iterable[Session]) -> Iterator[tuple[Session, list[Segment]]]:
+    """Each session with its segments; a file that neighbours share is read once."""
+    last: Path | None = None
+    by_name: Mapping[str, list[Segment]] = {}
+    for session in sessions:
+        path = session.seglst_path or session.ctm_path or session.rttm_path
+        if path is not None and path != last:
+            last, by_name = path, _by_name(_read(session))
+        yield session, [] if path is None else _window(session, _own(session, by_name, path))
+
+
+def _read(session: Session) -> Iterable[Segment]:
+    if session.seglst_path:
+        return seglst.read(session.seglst_path)
+    if session.ctm_path:
+        return ctm.read(session.ctm_path)
+    return rttm.stream(session.rttm_path) if session.rttm_path else []
+
+
+def _by_name(segments: Iterable[Segment]) -> Mapping[str, list[Segment]]:
+    by_name = defaultdict(list)
+    for segment in segments:
+        by_name[segment.session_id].append(segment)
+    return dict(by_name)
+
+
+def _own(session: Session, by_name: Mapping[str, list[Segment]], path: Path) -> list[Segment]:
+    for name in (session.session_id, session.audio_path.stem):
+        if name in by_name:
+            return by_name[name]
+    if len(by_name) > 1:
+        raise FormatError(path, None, f"has several sessions, but not {quote(session.session_id)}")
+    # Of a file about one session all lines count, whatever name they bear: NeMo does not look at it.
+    return next(iter(by_name.values()), [])
+
+
+def _window(session: Session, segments: Iterable[Segment]) -> list[Segment]:
+    first, last = session.offset, inf if session.duration is None else session.offset + session.duration
+    cut = (
+        replace(segment, session_id=session.session_id, start=max(segment.start, first), end=min(segment.end, last))
+        for segment in segments
+    )
+    return [segment for segment in cut if segment.start < segment.end]

@@ -1,0 +1,114 @@
+"""From one format to another: whatever is read becomes sessions (which name audio) and segments, then is written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
+from sortk.formats.annotation import annotated
+from sortk.formats.detect import detect
+from sortk.formats.files import files_in, is_token, quote, read_lines
+from sortk.records import Segment, Session
+
+__all__ = ["Material", "convert", "detect", "load", "stream_segments"]
+
+# The formats that hold segments and name no audio.
+PARSERS = {"rttm": rttm.parse, "stm": stm.parse, "ctm": ctm.parse, "seglst": seglst.parse}
+WRITERS = {"rttm": rttm.write, "stm": stm.write, "ctm": ctm.write, "seglst": seglst.write}
+SUFFIXES = {"rttm": ".rttm", "stm": ".stm", "ctm": ".ctm", "seglst": ".json"}
+
+# The formats that name audio.
+CORPORA = ("manifest", "kaldi", "lhotse")
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a source holds; no sessions if it names no audio."""
+
+    segments: list[Segment]
+    sessions: list[Session]
+
+
+def convert(source: Path, target: Path, to: str) -> None:
+    """Read `source`, whatever its format, and write it as `to`; ValueError if that format cannot hold it."""
+    if to not in (*WRITERS, *CORPORA):
+        raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
+    material = load(source)
+    if to in CORPORA:
+        _write_corpus(target, material, to)
+        return
+    if material.sessions and not material.segments:
+        raise ValueError(f"{source}: names audio, but no segments (rttm, ctm or seglst) that {to} could hold")
+    if to == "ctm" and not all(is_token(segment.text) for segment in material.segments):
+        raise ValueError(f"{source}: ctm needs one word per segment; `sortk timestamps` splits segments into words")
+    WRITERS[to](target, material.segments)
+
+
+def load(source: Path) -> Material:
+    """Everything that a file or folder says, whatever its format."""
+    found = detect(source)
+    if found in PARSERS:
+        return Material(list(stream_segments(source, found)), [])
+    if found == "manifest":
+        sessions = manifest.read(source)
+        return Material([segment for _, segments in annotated(sessions) for segment in segments], sessions)
+    if found == "kaldi":
+        data = kaldi.read(source)
+        sessions = [Session(name, path, data.durations.get(name)) for name, path in data.recordings.items()]
+        return Material(data.segments, sessions)
+    if found == "lhotse":
+        return Material(*lhotse.read(source))
+    raise ValueError(f"{source}: {found} cannot be converted, only {', '.join((*PARSERS, *CORPORA))}")
+
+
+def stream_segments(path: Path, found: str) -> Iterator[Segment]:
+    """The segments of a file, or of all files in a folder, whose format is one of PARSERS."""
+    for file in files_in(path, SUFFIXES[found]):
+        yield from PARSERS[found](read_lines(file), file)
+
+
+def _write_corpus(target: Path, material: Material, to: str) -> None:
+    if to == "lhotse":
+        lhotse.write(target, material.segments, material.sessions)
+        return
+    names = {session.session_id for session in material.sessions}
+    for segment in material.segments:
+        if segment.session_id not in names:
+            raise ValueError(f"{target}: {to} needs audio, and none is known for session {quote(segment.session_id)}")
+    if to == "manifest":
+        _write_manifest(target, material)
+    else:
+        _write_kaldi(target, material)
+
+
+def _write_manifest(path: Path, material: Material) -> None:
+    spoken = defaultdict(list)
+    for segment in material.segments:
+        spoken[segment.session_id].append(segment)
+    manifest.write(path, [_with_files(path, session, spoken[session.session_id]) for session in material.sessions])
+
+
+def _with_files(path: Path, session: Session, segments: list[Segment]) -> Session:
+    """A session that comes without annotation gets an RTTM, and a SegLST if there is text, beside the manifest."""
+    name = session.session_id
+    if session.rttm_path or session.ctm_path or session.seglst_path:
+        return session
+    if "/" in name:
+        raise ValueError(f"{path}: session id {quote(name)} cannot name a file")
+    rttm_path = path.parent / "rttm" / f"{name}.rttm"
+    rttm.write(rttm_path, segments)
+    if not any(segment.text for segment in segments):
+        return replace(session, rttm_path=rttm_path)
+    seglst_path = path.parent / "seglst" / f"{name}.json"
+    seglst.write(seglst_path, segments)
+    return replace(session, rttm_path=rttm_path, seglst_path=seglst_path)
+
+
+def _write_kaldi(folder: Path, material: Material) -> None:
+    recordings = {session.session_id: session.audio_path for session in material.sessions}
+    # A session can be a window; reco2dur wants the length of the whole file, which only its header tells.
+    durations = {name: audio.info(path).seconds for name, path in recordings.items() if path.exists()}
+    kaldi.write(folder, recordings, material.segments, durations)

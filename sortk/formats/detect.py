@@ -1,0 +1,72 @@
+"""Which format a file or folder has: by its name where that is clear, else by its first line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sortk.formats import columns, lhotse, rttm
+from sortk.formats.files import FormatError, files_in, read_lines
+from sortk.formats.objects import Entry, decode
+
+SUFFIXES = {".rttm": "rttm", ".uem": "uem", ".stm": "stm", ".ctm": "ctm"}
+
+# A manifest may carry a speaker, too; these keys tell that its lines are sessions and not utterances.
+SESSION_KEYS = frozenset({"session_id", "num_speakers", "rttm_filepath", "seglst_filepath", "ctm_filepath"})
+
+
+def detect(path: Path) -> str:
+    """rttm, uem, stm, ctm, seglst, manifest, sources, kaldi or lhotse; FormatError if none of them fits."""
+    if path.is_dir():
+        return _detect_folder(path)
+    name = path.stem if path.suffix == ".gz" else path.name
+    return SUFFIXES.get(Path(name).suffix.lower()) or _detect_content(path)
+
+
+def _detect_folder(folder: Path) -> str:
+    if (folder / "wav.scp").exists():
+        return "kaldi"
+    if (folder / lhotse.SUPERVISIONS).exists():
+        return "lhotse"
+    found = {detect(file) for file in files_in(folder, ".json", *SUFFIXES)}
+    if len(found) > 1:
+        raise FormatError(folder, None, f"holds files of several formats: {', '.join(sorted(found))}")
+    return found.pop()
+
+
+def _detect_content(path: Path) -> str:
+    number, fields = next(columns.rows(read_lines(path)), (0, []))
+    if not fields:
+        raise FormatError(path, None, "has no lines that would tell its format")
+    if fields[0].startswith("["):
+        return "seglst"
+    found = _detect_object(path) if fields[0].startswith("{") else _detect_columns(fields)
+    if found is None:
+        raise FormatError(path, number, "does not look like any format that sortk reads")
+    return found
+
+
+def _detect_object(path: Path) -> str | None:
+    number, line = next((number, line) for number, line in read_lines(path) if line.strip())
+    keys = Entry.of(decode(line, path, number), path, number).values.keys()
+    if "audio_filepath" in keys:
+        return "sources" if "speaker" in keys and not keys & SESSION_KEYS else "manifest"
+    return "lhotse" if {"recording_id", "start", "duration"} <= keys else None
+
+
+def _detect_columns(fields: list[str]) -> str | None:
+    if fields[0] == "SPEAKER" or fields[0] in rttm.OTHER_TYPES:
+        return "rttm"
+    is_number = [_is_number(field) for field in fields[:5]]
+    if is_number[2:] == [True, True]:
+        return "uem"
+    if is_number[2:] == [True, True, False] or (is_number[2:] == [True, True, True] and len(fields) <= 6):
+        return "ctm"
+    return "stm" if is_number[3:] == [True, True] else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

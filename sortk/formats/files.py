@@ -1,0 +1,190 @@
+"""How every file is opened, named and written: one error, atomic writes, relative paths."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import reprlib
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Literal
+
+Lines = Iterable[tuple[int, str]]
+"""Number and text of each line of a file: what a parser takes."""
+
+ZeroDuration = Literal["error", "keep"]
+"""What a parser does with a segment that ends where it starts."""
+
+MAX_SECONDS = 1e9  # beyond thirty years a time is a mistake; below, a float still resolves microseconds
+
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxlong = _SHORT_REPR.maxother = 80
+_SHORT_REPR.maxlevel = 2
+
+
+class FormatError(ValueError):
+    """A file that breaks its format: says which file, which line, what is wrong."""
+
+    def __init__(self, path: str | Path, line: int | None, reason: str) -> None:
+        self.path, self.line, self.reason = Path(path), line, reason
+        where = f"{path}" if line is None else f"{path}, line {line}"
+        super().__init__(f"{where}: {reason}")
+
+    def __reduce__(self) -> tuple[type[FormatError], tuple[Path, int | None, str]]:
+        # Exceptions cross process borders by their arguments; the default would pass only the joined message.
+        return type(self), (self.path, self.line, self.reason)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line, streamed; `.gz` is unpacked; a byte that is not UTF-8 is a FormatError."""
+    with _open_bytes(path) as file:
+        yield from decode_lines(file, path)
+
+
+def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line of bytes; `path` is only for messages."""
+    number = 0
+    try:
+        for number, raw in enumerate(file, start=1):
+            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(path, number, f"not UTF-8 text ({error.reason})") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FormatError(path, number + 1, f"damaged gzip data ({error})") from None
+
+
+def _open_bytes(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path}: is a folder, not a file") from None
+
+
+def files_in(path: Path, *suffixes: str) -> list[Path]:
+    """The file itself, or every file with one of the suffixes in the folder, sorted by name."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(suffixes))
+    if not found:
+        raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} file in this folder")
+    return found
+
+
+def parse_seconds(path: Path, line: int | None, name: str, value: str) -> float:
+    """A finite, non-negative number of seconds, or a FormatError that names the field."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise FormatError(path, line, f"{name} is not a number: {quote(value)}") from None
+    if 0 <= seconds <= MAX_SECONDS and "_" not in value:
+        return seconds
+    raise FormatError(path, line, f"{name} {_time_fault(seconds)}: {quote(value)}")
+
+
+def _time_fault(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "is not finite"
+    if seconds < 0:
+        return "is negative"
+    if seconds > MAX_SECONDS:
+        return "is too large"
+    return "is not a number"  # Python reads 1_000 as a number; no other tool does
+
+
+def check_span(path: Path, line: int | None, start: float, end: float, zero_duration: ZeroDuration = "error") -> None:
+    """A segment must end after it starts, or where it starts if `zero_duration` says so."""
+    if fault := span_fault(start, end, zero_duration):
+        raise FormatError(path, line, fault)
+
+
+def span_fault(start: float, end: float, zero_duration: ZeroDuration = "error") -> str:
+    """What is wrong with a segment's times; empty if nothing is."""
+    if end < start:
+        return f"ends at {end} before it starts at {start}"
+    if end == start and zero_duration == "error":
+        return f"duration is zero: {start} to {end}"
+    return ""
+
+
+def format_seconds(seconds: float) -> str:
+    """At least three decimals, up to six where needed: 1.5 -> 1.500, 0.0000625 -> 0.000063."""
+    text = f"{seconds:.6f}"
+    return text[:-3] if text.endswith("000") else text.rstrip("0")
+
+
+def quote(value: Any) -> str:
+    """The offending value for a message, cut to a readable length."""
+    return _SHORT_REPR.repr(value)
+
+
+def is_token(text: str) -> bool:
+    """Whether the text can stand in a column: not empty, no white space."""
+    return text.split() == [text]
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        temporary.chmod(0o666 & ~_umask())
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def atomic_text(path: Path) -> Iterator[IO[str]]:
+    """A text file that appears whole or not at all; packed if its name ends in `.gz`."""
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("wb") as raw,
+        io.TextIOWrapper(_packed(raw) if path.suffix == ".gz" else raw, encoding="utf-8", newline="\n") as file,
+    ):
+        yield file
+
+
+def _packed(raw: IO[bytes]) -> gzip.GzipFile:
+    # Neither name nor time in the header: the same text gives the same bytes.
+    return gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def resolve_path(text: str, named_in: Path) -> Path:
+    """A path written in the file `named_in`: relative ones count from that file's folder."""
+    return Path(os.path.normpath(named_in.parent / text))
+
+
+def path_text(target: Path, named_in: Path) -> str:
+    """How the file `named_in` should name `target`, so that a finished folder can be moved.
+
+    Inside the same experiment (at most two folders up) the path is relative; a corpus that lies elsewhere on
+    the disk does not move with the experiment, so its paths are absolute.
+    """
+    absolute = absolute_path(target)
+    relative = os.path.relpath(absolute, absolute_path(named_in).parent)
+    climbs = Path(relative).parts.count("..")
+    return relative if climbs <= 2 else str(absolute)
+
+
+def absolute_path(path: Path) -> Path:
+    """Absolute, without `..`, and with symbolic links left alone: a linked corpus keeps the name it was given."""
+    return Path(os.path.normpath(path.absolute()))

@@ -1,0 +1,216 @@
+"""Kaldi data directories: a folder of tables, each line a key and its value, sorted by key.
+
+    wav.scp    meeting1 /corpus/meeting1.flac
+    segments   alice-meeting1-0001234-0001384 meeting1 12.340 13.840      (optional)
+    utt2spk    alice-meeting1-0001234-0001384 alice
+    text       alice-meeting1-0001234-0001384 so shall we start           (optional)
+    reco2dur   meeting1 1800.000                                          (optional)
+
+Without `segments`, every recording is one utterance. A recording without any utterance is one without speech.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sortk.formats import audio, columns
+from sortk.formats.files import (
+    FormatError,
+    absolute_path,
+    atomic_text,
+    check_span,
+    format_seconds,
+    is_token,
+    parse_seconds,
+    quote,
+    read_lines,
+    resolve_path,
+)
+from sortk.records import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class KaldiData:
+    """What a data directory says."""
+
+    recordings: dict[str, Path]
+    segments: list[Segment]
+    durations: dict[str, float]
+    """Seconds per recording, as far as `reco2dur` has them."""
+
+
+class Row(NamedTuple):
+    line: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One file of the directory; no rows if it is optional and not there."""
+
+    path: Path
+    rows: dict[str, Row]
+
+    def check_keys(self, other: Table) -> None:
+        """Every key must be in the other file, too."""
+        for key, row in self.rows.items():
+            if key not in other.rows:
+                raise FormatError(self.path, row.line, f"{quote(key)} is not in {other.path.name}")
+
+
+def read(folder: Path) -> KaldiData:
+    """The recordings, and the utterances as segments, in the order of the files."""
+    wav_scp, utt2spk = _table(folder / "wav.scp"), _table(folder / "utt2spk")
+    segments, text, reco2dur = (_table(folder / name, optional=True) for name in ("segments", "text", "reco2dur"))
+    utterances = segments if segments.path.exists() else wav_scp
+    utt2spk.check_keys(utterances)
+    utterances.check_keys(utt2spk)
+    text.check_keys(utterances)
+    if text.path.exists():
+        utterances.check_keys(text)
+    reco2dur.check_keys(wav_scp)
+    recordings = {key: _audio_path(row, wav_scp.path) for key, row in wav_scp.rows.items()}
+    durations = {key: _seconds(row, reco2dur.path) for key, row in reco2dur.rows.items()}
+    spans = _spans(segments, recordings, durations) if utterances is segments else _whole(recordings, durations)
+    return KaldiData(recordings, [_segment(span, utt2spk, text) for span in spans], durations)
+
+
+def _table(path: Path, optional: bool = False) -> Table:
+    rows: dict[str, Row] = {}
+    lines = () if optional and not path.exists() else read_lines(path)
+    for number, line in lines:
+        if not line.strip():
+            continue
+        key, *value = line.split(None, 1)
+        if key in rows:
+            raise FormatError(path, number, f"{quote(key)} stands in line {rows[key].line} already")
+        rows[key] = Row(number, value[0].strip() if value else "")
+    return Table(path, rows)
+
+
+def _audio_path(row: Row, wav_scp: Path) -> Path:
+    if row.value.startswith("|") or row.value.endswith("|"):
+        reason = f"a pipe, {quote(row.value)}: sortk runs no commands that a data file names; "
+        raise FormatError(wav_scp, row.line, reason + "run it yourself and put the path of its output here")
+    if not row.value or "\0" in row.value:
+        raise FormatError(wav_scp, row.line, f"names no audio file: {quote(row.value)}")
+    path, from_working_folder = resolve_path(row.value, wav_scp), Path(row.value)
+    # Kaldi itself counts relative paths from the folder where it runs.
+    return from_working_folder if from_working_folder.exists() and not path.exists() else path
+
+
+def _seconds(row: Row, reco2dur: Path) -> float:
+    seconds = parse_seconds(reco2dur, row.line, "duration", row.value)
+    check_span(reco2dur, row.line, 0.0, seconds)
+    return seconds
+
+
+class Span(NamedTuple):
+    utterance: str
+    recording: str
+    start: float
+    end: float
+
+
+def _whole(recordings: Mapping[str, Path], durations: Mapping[str, float]) -> Iterator[Span]:
+    for key, path in recordings.items():
+        yield Span(key, key, 0.0, durations[key] if key in durations else audio.info(path).seconds)
+
+
+def _spans(segments: Table, recordings: Mapping[str, Path], durations: Mapping[str, float]) -> Iterator[Span]:
+    path = segments.path
+    for key, row in segments.rows.items():
+        fields = row.value.split()
+        if len(fields) not in (3, 4):  # the fourth, a channel, is for recordings with one speaker per channel
+            raise FormatError(path, row.line, f"a line of segments has 4 or 5 fields, not {len(fields) + 1}")
+        recording = fields[0]
+        if recording not in recordings:
+            raise FormatError(path, row.line, f"recording {quote(recording)} is not in wav.scp")
+        start = parse_seconds(path, row.line, "start", fields[1])
+        end = parse_seconds(path, row.line, "end", fields[2])
+        check_span(path, row.line, start, end)
+        yield Span(key, recording, start, end)
+
+
+def _segment(span: Span, utt2spk: Table, text: Table) -> Segment:
+    row = utt2spk.rows[span.utterance]
+    if not is_token(row.value):
+        raise FormatError(utt2spk.path, row.line, f"an utterance has one speaker, not {quote(row.value)}")
+    words = text.rows[span.utterance].value if text.rows else ""
+    return Segment(span.recording, row.value, span.start, span.end, words)
+
+
+def write(
+    folder: Path,
+    recordings: Mapping[str, Path],
+    segments: Iterable[Segment],
+    durations: Mapping[str, float] | None = None,
+) -> None:
+    """All tables, sorted as LC_ALL=C sorts; `text` and `reco2dur` only if there are texts, and all durations.
+
+    Audio paths are absolute, because Kaldi does not count them from the directory. Channels are not written.
+    """
+    utterances = _named(columns.writable(segments))
+    for segment in utterances.values():
+        if segment.session_id not in recordings:
+            raise ValueError(f"{folder}: no audio is known for session {quote(segment.session_id)}")
+    tables = {
+        "wav.scp": {key: _scp_text(key, path) for key, path in recordings.items()},
+        "segments": {key: _segments_text(segment) for key, segment in utterances.items()},
+        "utt2spk": {key: segment.speaker for key, segment in utterances.items()},
+        "spk2utt": _spk2utt(utterances),
+        "text": {key: " ".join(segment.text.split()) for key, segment in utterances.items()},
+        "reco2dur": {key: format_seconds(seconds) for key, seconds in (durations or {}).items() if key in recordings},
+    }
+    if not any(tables["text"].values()):
+        tables["text"] = {}
+    if len(tables["reco2dur"]) < len(recordings):
+        tables["reco2dur"] = {}
+    for name, table in tables.items():
+        _write_table(folder / name, table, optional=name in ("text", "reco2dur"))
+
+
+def _named(segments: Iterable[Segment]) -> dict[str, Segment]:
+    """By utterance id. It starts with the speaker, or Kaldi could not sort utterances and speakers alike."""
+    named: dict[str, Segment] = {}
+    for segment in segments:
+        start, end = round(segment.start * 100), round(segment.end * 100)
+        key = stem = f"{segment.speaker}-{segment.session_id}-{start:07d}-{end:07d}"
+        for number in itertools.count(2):
+            if key not in named:
+                break
+            key = f"{stem}-{number}"
+        named[key] = segment
+    return named
+
+
+def _scp_text(key: str, path: Path) -> str:
+    columns.check_name("session id", key)
+    text = str(absolute_path(path))
+    if text != text.strip() or "\n" in text or text.endswith("|"):
+        raise ValueError(f"{key}: wav.scp cannot hold the path {quote(text)}")
+    return text
+
+
+def _segments_text(segment: Segment) -> str:
+    return f"{segment.session_id} {format_seconds(segment.start)} {format_seconds(segment.end)}"
+
+
+def _spk2utt(utterances: Mapping[str, Segment]) -> dict[str, str]:
+    spoken = defaultdict(list)
+    for key, segment in sorted(utterances.items()):
+        spoken[segment.speaker].append(key)
+    return {speaker: " ".join(keys) for speaker, keys in spoken.items()}
+
+
+def _write_table(path: Path, table: Mapping[str, str], optional: bool) -> None:
+    if optional and not table:
+        path.unlink(missing_ok=True)  # one that an earlier conversion left would contradict the other tables
+        return
+    with atomic_text(path) as file:
+        file.writelines(f"{key} {value}".rstrip() + "\n" for key, value in sorted(table.items()))

@@ -1,0 +1,133 @@
+"""What the JSON formats share: strict decoding, and typed fields whose errors name the key and the value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sortk.formats.files import FormatError, Lines, atomic_text, is_token, parse_seconds, quote, resolve_path
+
+Value = TypeVar("Value")
+
+
+def decode(text: str, path: Path, line: int | None) -> Any:
+    """The JSON value; FormatError for text that is not JSON, or that could not be written back."""
+    try:
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise FormatError(path, line or error.lineno, f"broken JSON ({error.msg})") from None
+    except UnicodeEncodeError:
+        raise FormatError(path, line, "half of a surrogate pair in a JSON string") from None
+    except RecursionError:
+        raise FormatError(path, line, "JSON is nested too deeply") from None
+    except ValueError as error:  # Python does not read integers of thousands of digits
+        raise FormatError(path, line, f"broken JSON ({error})") from None
+    return value
+
+
+def encode(value: Any) -> str:
+    """The value as one line of JSON; ValueError if JSON cannot hold it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"cannot be written as JSON ({error}): {quote(value)}") from None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One JSON object of a file, and where it stands there. A key that is absent or null gives None."""
+
+    values: dict[str, Any]
+    path: Path
+    line: int | None
+    label: str = ""
+
+    @classmethod
+    def of(cls, value: Any, path: Path, line: int | None, label: str = "") -> Entry:
+        if not isinstance(value, dict):
+            raise FormatError(path, line, f"{label}not a JSON object: {quote(value)}")
+        return cls(value, path, line, label)
+
+    def error(self, reason: str) -> FormatError:
+        return FormatError(self.path, self.line, f"{self.label}{reason}")
+
+    def need(self, getter: Callable[[str], Value | None], key: str) -> Value:
+        """The value that a getter finds, which must be there: `entry.need(entry.name, "speaker")`."""
+        value = getter(key)
+        if value is None:
+            raise self.error(f"{key} is missing")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(f"{key} is not text: {quote(value)}")
+        return value
+
+    def name(self, key: str) -> str | None:
+        """Text that can be an id in every format: not empty, no white space."""
+        value = self.text(key)
+        if value is not None and not is_token(value):
+            raise self.error(f"{key} is empty or holds white space: {quote(value)}")
+        return value
+
+    def seconds(self, key: str) -> float | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(f"{key} is not a number: {quote(value)}")
+        # Through text, because an integer can be too large for a float.
+        return parse_seconds(self.path, self.line, f"{self.label}{key}", str(value))
+
+    def duration(self, key: str) -> float | None:
+        """Seconds, more than zero."""
+        value = self.seconds(key)
+        if value == 0:
+            raise self.error(f"{key} is zero")
+        return value
+
+    def count(self, key: str) -> int | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.error(f"{key} is not a whole number: {quote(value)}")
+        return value
+
+    def file(self, key: str) -> Path | None:
+        """A path, relative to the file that names it; "" and "-" are how NeMo writes that there is none."""
+        value = self.text(key)
+        if value in (None, "", "-"):
+            return None
+        if "\0" in value:
+            raise self.error(f"{key} cannot be a path: {quote(value)}")
+        return resolve_path(value, self.path)
+
+
+def entries(lines: Lines, path: Path) -> Iterator[tuple[int, Entry]]:
+    """Line number and object of each line of JSON Lines; empty lines are skipped."""
+    for number, line in lines:
+        if line.strip():
+            yield number, Entry.of(decode(line, path, number), path, number)
+
+
+def write_lines(path: Path, values: Iterable[Any], parse: Callable[[Lines, Path], Iterable[object]]) -> None:
+    """A JSON Lines file; ValueError, and no file, if `parse` could not read it back."""
+    lines = [encode(value) for value in values]
+    for _ in parse(enumerate(lines, start=1), path):
+        pass
+    with atomic_text(path) as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def id_of(audio: Path) -> str:
+    """The name that an audio file gives to what is in it: its stem, blanks replaced."""
+    return "_".join(audio.stem.split())

@@ -1,0 +1,78 @@
+"""RTTM, who speaks when (NIST RT-09): one segment per line.
+
+    SPEAKER meeting1 1 12.340 1.500 <NA> <NA> alice <NA> <NA>
+
+The fields are type, session, channel, start, duration, orthography, subtype, speaker, confidence and look-ahead;
+older files lack the last one or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sortk.formats import columns
+from sortk.formats.files import (
+    FormatError,
+    Lines,
+    ZeroDuration,
+    atomic_text,
+    check_span,
+    parse_seconds,
+    quote,
+    read_lines,
+)
+from sortk.records import Segment
+
+# What else RT-09 lets an RTTM file say; none of it is a speaker's segment.
+# fmt: off
+OTHER_TYPES = frozenset({
+    "SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER",
+    "EDIT", "IP", "SU", "CB", "A/P", "SPKR-INFO",
+})
+# fmt: on
+
+
+def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
+    """All segments, in the order of the file."""
+    return list(stream(path, zero_duration))
+
+
+def stream(path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
+    """The segments one by one, for files that are too large for a list."""
+    return parse(read_lines(path), path, zero_duration)
+
+
+def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
+    """The segments of numbered lines; `path` is only for messages."""
+    for number, line in lines:
+        fields = line.split()
+        if not fields or fields[0] != "SPEAKER":
+            _check_other_line(fields, path, number)
+            continue
+        if not 8 <= len(fields) <= 10:
+            raise FormatError(path, number, f"a SPEAKER line has 8 to 10 fields, not {len(fields)}")
+        start = parse_seconds(path, number, "start", fields[3])
+        duration = parse_seconds(path, number, "duration", fields[4])
+        # Sums of decimal fractions miss the decimal grid by a hair; rounding puts the end back on it.
+        end = round(start + duration, 6)
+        if end <= start:
+            end = start
+            check_span(path, number, start, end, zero_duration)
+        yield Segment(fields[1], fields[7], start, end, "", fields[2])
+
+
+def _check_other_line(fields: list[str], path: Path, number: int) -> None:
+    if fields and not fields[0].startswith(";") and fields[0] not in OTHER_TYPES:
+        raise FormatError(path, number, f"unknown RTTM type {quote(fields[0])}")
+
+
+def write(path: Path, segments: Iterable[Segment]) -> None:
+    """Sorted by session, start, end and speaker; ValueError for a segment that the format cannot hold."""
+    with atomic_text(path) as file:
+        for segment in columns.writable(segments):
+            start, duration = columns.start_and_duration(segment)
+            file.write(
+                f"SPEAKER {segment.session_id} {segment.channel} {start} {duration}"
+                f" <NA> <NA> {segment.speaker} <NA> <NA>\n"
+            )

@@ -1,0 +1,65 @@
+"""STM, who said what when (NIST sclite): one utterance per line.
+
+    meeting1 1 alice 12.340 13.840 <o,f0,female> so shall we start
+
+The fields are session, channel, speaker, start, end, an optional label and the text, which may be empty. A first
+token in angle brackets is a label only if it looks like NIST's: with a comma, or `<>`, or `<NA>`. Anything else,
+such as the speaker token `<spk0>`, is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sortk.formats import columns
+from sortk.formats.files import (
+    FormatError,
+    Lines,
+    ZeroDuration,
+    atomic_text,
+    check_span,
+    format_seconds,
+    parse_seconds,
+    read_lines,
+)
+from sortk.records import Segment
+
+
+def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
+    """All utterances, in the order of the file."""
+    return list(parse(read_lines(path), path, zero_duration))
+
+
+def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
+    """The utterances of numbered lines; `path` is only for messages."""
+    for number, fields in columns.rows(lines, max_splits=5):
+        if len(fields) < 5:
+            raise FormatError(path, number, f"an STM line has at least 5 fields, not {len(fields)}")
+        start = parse_seconds(path, number, "start", fields[3])
+        end = parse_seconds(path, number, "end", fields[4])
+        check_span(path, number, start, end, zero_duration)
+        text = _without_label(fields[5].strip()) if len(fields) > 5 else ""
+        yield Segment(fields[0], fields[2], start, end, text, fields[1])
+
+
+def write(path: Path, segments: Iterable[Segment]) -> None:
+    """Sorted by session, start, end and speaker; white space inside a text becomes single blanks."""
+    with atomic_text(path) as file:
+        for segment in columns.writable(segments):
+            words = segment.text.split()
+            if words and _is_label(words[0]):
+                words.insert(0, "<NA>")  # a label of its own, or the text's first word would be read as one
+            start, end = format_seconds(segment.start), format_seconds(segment.end)
+            file.write(" ".join([segment.session_id, segment.channel, segment.speaker, start, end, *words]) + "\n")
+
+
+def _without_label(text: str) -> str:
+    first, *rest = text.split(None, 1)
+    if not _is_label(first):
+        return text
+    return rest[0] if rest else ""
+
+
+def _is_label(token: str) -> bool:
+    return token in ("<>", "<NA>") or (token.startswith("<") and token.endswith(">") and "," in token)

@@ -1,0 +1,42 @@
+"""UEM, the parts of recordings that are scored: one region per line.
+
+    meeting1 1 0.000 1800.000
+
+The fields are session, channel, start and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sortk.formats import columns
+from sortk.formats.files import FormatError, Lines, atomic_text, check_span, format_seconds, parse_seconds, read_lines
+from sortk.records import Region
+
+
+def read(path: Path) -> list[Region]:
+    """All regions, in the order of the file."""
+    return list(parse(read_lines(path), path))
+
+
+def parse(lines: Lines, path: Path) -> Iterator[Region]:
+    """The regions of numbered lines; `path` is only for messages."""
+    for number, fields in columns.rows(lines):
+        if len(fields) != 4:
+            raise FormatError(path, number, f"a UEM line has 4 fields, not {len(fields)}")
+        start = parse_seconds(path, number, "start", fields[2])
+        end = parse_seconds(path, number, "end", fields[3])
+        check_span(path, number, start, end)
+        yield Region(fields[0], start, end, fields[1])
+
+
+def write(path: Path, regions: Iterable[Region]) -> None:
+    """Sorted by session, start and end; ValueError for a region that the format cannot hold."""
+    with atomic_text(path) as file:
+        for region in sorted(regions, key=lambda region: (region.session_id, region.start, region.end)):
+            columns.check_name("session id", region.session_id)
+            columns.check_name("channel", region.channel)
+            columns.check_times(region)
+            start, end = format_seconds(region.start), format_seconds(region.end)
+            file.write(f"{region.session_id} {region.channel} {start} {end}\n")

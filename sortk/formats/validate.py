@@ -1,0 +1,111 @@
+"""Whether a file keeps its format, and the files that it names, too: a one-line summary or a FormatError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sortk.formats import audio, kaldi, lhotse, manifest, sources, uem
+from sortk.formats.annotation import annotated
+from sortk.formats.convert import stream_segments
+from sortk.formats.detect import detect
+from sortk.formats.files import FormatError, read_lines
+from sortk.records import Segment, Session, Source
+
+Numbered = Sequence[tuple[int, Session]]
+
+TOLERANCE = 0.5
+"""Seconds by which annotation may outlast its audio: annotators round up."""
+
+ANNOTATIONS = {"rttm_filepath": "rttm_path", "ctm_filepath": "ctm_path", "seglst_filepath": "seglst_path"}
+
+
+def validate(path: Path) -> str:
+    """Such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`."""
+    found = detect(path)
+    if found == "uem":
+        return _describe_uem(path)
+    if found == "manifest":
+        return _describe_manifest(path)
+    if found == "sources":
+        return _describe_sources(path)
+    if found == "kaldi":
+        return _describe_segments(found, kaldi.read(path).segments)
+    if found == "lhotse":
+        return _describe_segments(found, lhotse.read(path)[0])
+    return _describe_segments(found, stream_segments(path, found))
+
+
+def _describe_segments(found: str, segments: Iterable[Segment]) -> str:
+    sessions: set[str] = set()
+    speakers: set[str] = set()
+    n_segments, seconds = 0, 0.0
+    for segment in segments:
+        sessions.add(segment.session_id)
+        speakers.add(segment.speaker)
+        n_segments += 1
+        seconds += segment.duration
+    counts = [_count(len(sessions), "session"), _count(n_segments, "segment"), _count(len(speakers), "speaker")]
+    return ", ".join([found, *counts, f"{seconds / 3600:.2f} h of speech"])
+
+
+def _describe_uem(path: Path) -> str:
+    regions = uem.read(path)
+    counts = [_count(len({region.session_id for region in regions}), "session"), _count(len(regions), "region")]
+    hours = sum(region.end - region.start for region in regions) / 3600
+    return ", ".join(["uem", *counts, f"{hours:.2f} h to score"])
+
+
+def _describe_manifest(path: Path) -> str:
+    numbered = list(manifest.parse(read_lines(path), path))
+    manifest.check_files(numbered, path)
+    length = cache(_audio_seconds)
+    seconds = 0.0
+    for line, session in numbered:
+        seconds += _window(path, line, session, length(session.audio_path))
+        if session.uem_path:
+            uem.read(session.uem_path)
+    for key in ANNOTATIONS:
+        _check_ends(path, numbered, key, length)
+    return f"manifest, {_count(len(numbered), 'session')}, {seconds / 3600:.2f} h of audio"
+
+
+def _describe_sources(path: Path) -> str:
+    numbered = list(sources.parse(read_lines(path), path))
+    sources.check_files(numbered, path)
+    length = cache(_audio_seconds)
+    seconds = sum(_window(path, line, source, length(source.audio_path)) for line, source in numbered)
+    counts = [_count(len(numbered), "utterance"), _count(len({source.speaker for _, source in numbered}), "speaker")]
+    return ", ".join(["sources", *counts, f"{seconds / 3600:.2f} h of audio"])
+
+
+def _audio_seconds(path: Path) -> float:
+    return audio.info(path).seconds
+
+
+def _window(path: Path, line: int, item: Session | Source, audio_seconds: float) -> float:
+    """The seconds of a session or utterance, which must lie inside its audio."""
+    seconds = audio_seconds - item.offset if item.duration is None else item.duration
+    end = item.offset + seconds
+    if item.offset >= audio_seconds or end > audio_seconds + TOLERANCE:
+        reason = f"{item.offset} s to {end} s is not inside its audio, which ends at {audio_seconds} s"
+        raise FormatError(path, line, f"{reason}: {item.audio_path}")
+    return seconds
+
+
+def _check_ends(path: Path, numbered: Numbered, key: str, length: Callable[[Path], float]) -> None:
+    """The files that `key` names must parse, and end with the audio."""
+    others: dict[str, Any] = {field: None for other, field in ANNOTATIONS.items() if other != key}
+    whole = (replace(session, offset=0.0, duration=None, **others) for _, session in numbered)
+    for (line, _), (session, segments) in zip(numbered, annotated(whole), strict=True):
+        end, audio_seconds = max((segment.end for segment in segments), default=0.0), length(session.audio_path)
+        if end > audio_seconds + TOLERANCE:
+            file = getattr(session, ANNOTATIONS[key])
+            raise FormatError(path, line, f"{key} ends at {end} s, its audio at {audio_seconds} s: {file}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

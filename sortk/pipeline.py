@@ -1,0 +1,427 @@
+"""Runs one stage: skip, stale, resume, lock, done marker.
+
+A stage fills `NN-name.partial/` and the folder is renamed to `NN-name/` at the end, so it appears whole or not at
+all. `done.json` in it holds the settings and a key over the settings and the keys of the inputs:
+
+    same key          skipped at once
+    another key       refused with a sentence that names what changed; --force does it again
+    a matching .partial    goes on from where it was killed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from sortk import __version__
+from sortk.cluster import RunJobs
+from sortk.formats.files import atomic_text
+from sortk.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+State = Literal["done", "stale", "partial", "missing"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Every path of one output folder, named here and nowhere else."""
+
+    final: Path
+
+    @property
+    def partial(self) -> Path:
+        return self.final.with_name(self.final.name + ".partial")
+
+    @property
+    def replaced(self) -> Path:
+        """Where an older result waits for the moment between two renames."""
+        return self.final.with_name(self.final.name + ".replaced")
+
+    @property
+    def lock(self) -> Path:
+        return self.final.with_name(f".{self.final.name}.lock")
+
+    @property
+    def done(self) -> Path:
+        return self.final / "done.json"
+
+    @property
+    def started(self) -> Path:
+        """What the partial folder is a part of: the same content that done.json will have."""
+        return self.partial / "started.json"
+
+    @property
+    def usage(self) -> Path:
+        """Time, size and place of the run: what may differ between two equal results."""
+        return self.final / "log" / "usage.json"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an output folder is made from. Two folders with the same key hold the same result."""
+
+    title: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]  # name of each input -> its key
+
+    def __post_init__(self) -> None:
+        # As JSON would give them back, so that a stored setting compares equal to a present one.
+        object.__setattr__(self, "settings", json.loads(json.dumps(self.settings)))
+
+    @property
+    def key(self) -> str:
+        content = json.dumps([self.settings, self.inputs], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def marker(self) -> dict[str, Any]:
+        """The content of done.json."""
+        return {
+            "made_by": self.title,
+            "key": self.key,
+            "settings": self.settings,
+            "inputs": self.inputs,
+            "versions": {"sortk": __version__, "python": platform.python_version()} | _package_versions(),
+        }
+
+    def changes_since(self, marker: Mapping[str, Any]) -> list[str]:
+        """Sentences on what differs from the run that wrote `marker`."""
+        then, now = _flatten(marker.get("settings", {})), _flatten(self.settings)
+        changed = [
+            f"{name} was {_show(then.get(name))}, is now {_show(now.get(name))}"
+            for name in sorted(then.keys() | now.keys())
+            if then.get(name) != now.get(name)
+        ]
+        inputs_then = marker.get("inputs", {})
+        changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
+        return changed or ["it was made by another version of sortk"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How an output folder stands against the identity it should have."""
+
+    state: State
+    why: str = ""
+    seconds: float | None = None
+    n_bytes: int | None = None
+    holder: str = ""  # the process that works on it right now
+
+
+def inspect_folder(folder: Folder, identity: Identity) -> Status:
+    """done / stale (why) / partial / missing; reads the markers only, so it is quick."""
+    holder = _lock_holder(folder)
+    done, started = _read_marker(folder.done), _read_marker(folder.started)
+    if done is not None and done.get("key") == identity.key:
+        usage = _read_marker(folder.usage) or {}
+        return Status("done", "", usage.get("seconds"), usage.get("bytes"), holder)
+    if started is not None and started.get("key") == identity.key:
+        return Status("partial", "goes on from where it stopped", holder=holder)
+    if done is not None:
+        return Status("stale", "; ".join(identity.changes_since(done)), holder=holder)
+    if started is not None:
+        return Status("stale", "unfinished, and " + "; ".join(identity.changes_since(started)), holder=holder)
+    return Status("missing", holder=holder)
+
+
+def build_folder(folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False) -> bool:
+    """Fills the folder by `work(partial folder)` as the module's header promises; False if there was nothing to do.
+
+    `work` may be called on a partial folder of an earlier, killed run with the same key, and then does only what is
+    missing there.
+    """
+    _check_is_ours(folder)
+    folder.final.parent.mkdir(parents=True, exist_ok=True)
+    with _hold_lock(folder, identity.title):
+        _undo_interrupted_rename(folder)
+        status = inspect_folder(folder, identity)
+        if status.state == "done" and not force:
+            _say_skipped(identity.title, folder)
+            return False
+        if status.state == "stale" and not force:
+            raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
+        if status.state != "partial" or force:
+            shutil.rmtree(folder.partial, ignore_errors=True)
+        _remove_leftovers(folder.partial)
+        write_json(folder.started, identity.marker())
+        began = time.monotonic()
+        with _log_to(folder.partial / "log" / "stage.log"):
+            log.info(
+                "%s: %s into %s", identity.title, "goes on" if status.state == "partial" else "starts", folder.final
+            )
+            work(folder.partial)
+            seconds = time.monotonic() - began
+            log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
+        _finish(folder, seconds)
+    return True
+
+
+def _say_skipped(title: str, folder: Folder) -> None:
+    log.info("%s: done already, skipped: %s", title, folder.final)
+
+
+def _finish(folder: Folder, seconds: float) -> None:
+    """Marks the partial folder as done and gives it its final name."""
+    usage = {"seconds": round(seconds, 3), "bytes": _size(folder.partial), "host": socket.gethostname()}
+    write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
+    folder.started.replace(folder.partial / folder.done.name)
+    if folder.final.exists():
+        shutil.rmtree(folder.replaced, ignore_errors=True)
+        folder.final.rename(folder.replaced)
+    folder.partial.rename(folder.final)
+    shutil.rmtree(folder.replaced, ignore_errors=True)
+
+
+def _undo_interrupted_rename(folder: Folder) -> None:
+    """A kill between the two renames of `_finish` leaves the new result complete under its partial name."""
+    if (folder.partial / folder.done.name).exists():
+        if folder.final.exists() and not folder.replaced.exists():
+            folder.final.rename(folder.replaced)
+        folder.partial.rename(folder.final)
+    elif folder.replaced.exists() and not folder.final.exists():
+        folder.replaced.rename(folder.final)
+    shutil.rmtree(folder.replaced, ignore_errors=True)
+
+
+def _check_is_ours(folder: Folder) -> None:
+    """Never replace a folder that holds something else."""
+    if folder.final.is_dir() and (folder.done.exists() or not any(folder.final.iterdir())):
+        return
+    if folder.final.exists():
+        raise ValueError(f"{folder.final} exists and was not made by sortk (no done.json); choose another folder")
+
+
+def _remove_leftovers(partial: Path) -> None:
+    """Half-written temporary files of a killed run."""
+    for path in partial.rglob(".*.tmp"):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _hold_lock(folder: Folder, title: str) -> Iterator[None]:
+    # flock is released by the kernel when the process ends, however it ends: a lock can never be left behind.
+    with folder.lock.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{title} is already being run by {_read_holder(folder)}; wait for it to end") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _lock_holder(folder: Folder) -> str:
+    """Who works on the folder right now; empty if nobody does."""
+    if not folder.lock.exists():
+        return ""
+    with folder.lock.open("r", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read_holder(folder)
+    return ""
+
+
+def _read_holder(folder: Folder) -> str:
+    return folder.lock.read_text(encoding="utf-8") or "another process"
+
+
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    sortk_log = logging.getLogger("sortk")
+    sortk_log.addHandler(handler)
+    sortk_log.setLevel(min(sortk_log.getEffectiveLevel(), logging.INFO))  # the file keeps what -q hides
+    try:
+        yield
+    except Exception as error:
+        log.debug("the traceback", exc_info=True)
+        handler.handle(log.makeRecord(log.name, logging.ERROR, "", 0, str(error), (), None))  # the terminal has it from cli
+        raise
+    finally:
+        sortk_log.removeHandler(handler)
+        handler.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stages of a recipe
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """All that a stage's function is given."""
+
+    recipe: Recipe
+    inputs: Mapping[str, Path]  # the finished folders of the stages it reads
+    out: Path
+    run_jobs: RunJobs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One numbered step: which recipe table it obeys, which stages it reads, what it does."""
+
+    number: int
+    name: str
+    table: str
+    reads: tuple[str, ...]
+    run: Callable[[StageRun], None]
+    files: Callable[[Recipe], Sequence[Path]] = lambda recipe: ()
+    """Files from outside the experiment whose content counts as a setting."""
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.number:02d}-{self.name}"
+
+    @property
+    def title(self) -> str:
+        return f"stage {self.number} ({self.name})"
+
+
+class Experiment:
+    """The stages of one recipe in one folder, `exp/<recipe>/NN-name/`.
+
+    A variant shares every stage whose settings (and inputs) it leaves as they are with the plain recipe; the others
+    go to `exp/<recipe>/variant-<name>/NN-name/`.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], recipe: Recipe, root: Path, variant: str = "", plain: Recipe | None = None
+    ) -> None:
+        self.stages, self.recipe, self.root, self.variant = stages, recipe, root, variant
+        self._by_name = {stage.name: stage for stage in stages}
+        self._identities: dict[str, Identity] = {}
+        self._plain = Experiment(stages, plain, root) if plain is not None and variant else None
+
+    def identity(self, stage: Stage) -> Identity:
+        """What the stage's folder should be made from, by the recipe as it is now."""
+        if stage.name not in self._identities:
+            self._identities[stage.name] = self._make_identity(stage)
+        return self._identities[stage.name]
+
+    def _make_identity(self, stage: Stage) -> Identity:
+        options = dataclasses.asdict(getattr(self.recipe, stage.table))
+        settings = {"seed": self.recipe.seed, stage.table: options}
+        hashes = {f"content of {path}": hash_file(path) for path in stage.files(self.recipe)}
+        inputs = {self._by_name[name].folder_name: self.identity(self._by_name[name]).key for name in stage.reads}
+        return Identity(stage.title, settings | hashes, inputs)
+
+    def folder(self, stage: Stage) -> Folder:
+        shared = self._plain is None or self._plain.identity(stage).key == self.identity(stage).key
+        root = self.root if shared else self.root / f"variant-{self.variant}"
+        return Folder(root / stage.folder_name)
+
+    def status(self, stage: Stage) -> Status:
+        return inspect_folder(self.folder(stage), self.identity(stage))
+
+    def check_inputs(self, stage: Stage) -> None:
+        """The stages that this one reads must be done, by the recipe as it is now."""
+        for name in stage.reads:
+            needed = self._by_name[name]
+            status = self.status(needed)
+            if status.state != "done":
+                why = f" ({status.why})" if status.why else ""
+                raise ValueError(
+                    f"{stage.title} reads {needed.title}, which is {status.state}{why}; run stage {needed.number} first"
+                )
+
+    def dry_run(self, stages: Sequence[Stage], force: bool, redo_done: bool) -> Iterator[str]:
+        """A line for each stage: what would be done, and why."""
+        for stage in stages:
+            status = self.status(stage)
+            if status.state == "done" and not redo_done:
+                yield f"{stage.title}: would be skipped, it is done"
+            elif status.state == "stale" and not force:
+                yield f"{stage.title}: would be refused as stale ({status.why}); --force does it again"
+            else:
+                why = {"done": "--force", "missing": "not done yet"}.get(status.state, status.why)
+                yield f"{stage.title}: would run into {self.folder(stage).final} ({why})"
+
+    def run(self, stage: Stage, run_jobs: RunJobs, force: bool = False) -> bool:
+        """Runs the stage; False if it was done already."""
+        if not force and self.status(stage).state == "done":
+            _say_skipped(stage.title, self.folder(stage))
+            return False
+        self.check_inputs(stage)
+        inputs = {name: self.folder(self._by_name[name]).final for name in stage.reads}
+
+        def work(out: Path) -> None:
+            stage.run(StageRun(self.recipe, inputs, out, run_jobs))
+
+        return build_folder(self.folder(stage), self.identity(stage), work, force)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _show(value: Any) -> str:
+    return "unset" if value is None else json.dumps(value)
+
+
+def _read_marker(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_text(path) as file:
+        json.dump(content, file, indent=1, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def hash_file(path: Path) -> str:
+    """A key of the file's content."""
+    if not path.is_file():
+        return "no such file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _package_versions() -> dict[str, str]:
+    """Packages whose version can change a result."""
+    names = ("espeakng-loader", "numpy", "scipy", "soundfile", "torch")
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -1,0 +1,332 @@
+"""Plans a conversation: who speaks when, with target overlap and silence ratios that the session really reaches.
+
+The property-aware simulation of the paper's training data (Park et al., 2023), restated so that targets are solved
+for and not chased. With session length L, overlap ratio o (time with two speakers / time with at least one) and
+silence ratio s (time with none / L), the sum D of all turn lengths must be
+
+    D = (1 - s) (1 + o) L        because speech covers (1 - s) L, and its share o is spoken twice.
+
+1. Turns are drawn until they sum to D: speakers by dominance, lengths in words.
+2. Some turns become back-channels inside the turn before; at some speaker changes the next turn starts early. The
+   lengths of these overlaps are drawn from a Gamma distribution and scaled so that they sum to V = o D / (1 + o).
+3. The rest of the time, L - D / (1 + o), is dealt out in the same way to the gaps.
+
+At most two people speak at a time and nobody overlaps himself. All times are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from sortk.prepare.pieces import Piece
+
+WORDS_PER_TURN = (0.4, 19.0)  # Gamma shape and scale: the negative binomial (.4, .05) of the original, continuous
+SECONDS_PER_WORD = 0.35  # counts words where a piece has no transcript
+PAUSE_IN_TURN_MS = (20, 120)  # between two pieces of one turn; short, so that the turn stays one segment
+SHARE_STD, MIN_SHARE = 0.11, 0.05  # speaker dominance ~ N(1/S, .11), at least 5 %
+BACKCHANNEL_MS = 1500  # a longer turn takes the floor
+BACKCHANNEL_SHARE = 0.4  # of the overlap; the other part is early starts, whose lengths can be solved for
+MEAN_OVERLAP_MS = 700  # of an early start; how many there are follows from it
+MIN_PAUSE_MS = 200  # between two turns of the same speaker
+TURN_LENGTH_SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # shorter turns, hence more changes, where overlap does not fit
+MAX_TURN_SHARE = 0.2  # of a session's speech, in one turn
+OVERLAP_SHAPE, GAP_SHAPE = 1.5, 1.2  # of the Gamma distributions; close to AMI's skew
+
+
+Cast = Mapping[str, Sequence[Sequence[Piece]]]
+"""The speakers of a session, each with utterances, each of one or more pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one speaker says in one go: pieces with the pause before each."""
+
+    speaker: str
+    pieces: tuple[Piece, ...]
+    pauses_ms: tuple[int, ...]
+
+    @property
+    def duration_ms(self) -> int:
+        return sum(piece.duration_ms for piece in self.pieces) + sum(self.pauses_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTurn:
+    turn: Turn
+    start_ms: int
+
+    @property
+    def end_ms(self) -> int:
+        return self.start_ms + self.turn.duration_ms
+
+
+def plan_turns(
+    cast: Cast, length_ms: int, overlap: float, silence: float, turn_change: float, rng: Random
+) -> list[PlacedTurn]:
+    """A conversation of the `cast` that reaches the two ratios in `length_ms`, its turns in the order of their starts."""
+    if len(cast) == 1:
+        overlap = 0.0
+    speech_ms = round((1 - silence) * (1 + overlap) * length_ms)
+    for length_scale in TURN_LENGTH_SCALES:
+        turns = _draw_turns(cast, speech_ms, turn_change, length_scale, rng)
+        turns = _fill_up(turns, cast, speech_ms, round((1 + overlap) * length_ms), rng)
+        total_ms = sum(turn.duration_ms for turn in turns)
+        overlap_ms = round(overlap * total_ms / (1 + overlap))
+        floors = _overlap(turns, overlap_ms, length_scale, rng)
+        if sum(floor.overlap_ms for floor in floors) == overlap_ms:
+            break
+    else:
+        _drop_what_is_too_much(floors, round((1 - silence) * length_ms))
+    return _place(floors, length_ms, rng)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 1. Turns
+
+
+def _draw_turns(cast: Cast, speech_ms: int, turn_change: float, length_scale: float, rng: Random) -> list[Turn]:
+    """Turns that sum to no more than `speech_ms`, every speaker heard if there is room."""
+    shares = _draw_shares(list(cast), rng)
+    streams = {speaker: _stream(utterances, rng) for speaker, utterances in cast.items()}
+    shortest = {speaker: min(_pieces(cast[speaker]), key=lambda piece: piece.duration_ms) for speaker in cast}
+    turns: list[Turn] = []
+    unheard = set(cast)
+    left_ms = speech_ms
+    while True:
+        speaker = _next_speaker(turns, shares, unheard, left_ms / speech_ms, turn_change, rng)
+        reserved_ms = sum(shortest[other].duration_ms for other in unheard if other != speaker)
+        limit_ms = left_ms - reserved_ms
+        n_words = 1 + length_scale * rng.gammavariate(*WORDS_PER_TURN)
+        turn = _draw_turn(speaker, streams[speaker], n_words, limit_ms, int(MAX_TURN_SHARE * speech_ms), rng)
+        if turn is None:
+            break
+        turns.append(turn)
+        unheard.discard(speaker)
+        left_ms -= turn.duration_ms
+    for speaker in sorted(unheard, key=lambda name: shortest[name].duration_ms):
+        if shortest[speaker].duration_ms <= left_ms:
+            turns.append(Turn(speaker, (shortest[speaker],), (0,)))
+            left_ms -= shortest[speaker].duration_ms
+    return turns
+
+
+def _pieces(utterances: Iterable[Sequence[Piece]]) -> Iterator[Piece]:
+    return itertools.chain.from_iterable(utterances)
+
+
+def _draw_shares(speakers: Sequence[str], rng: Random) -> dict[str, float]:
+    """Who dominates the conversation: positive shares that sum to one."""
+    mean = 1 / len(speakers)
+    raw = [max(rng.gauss(mean, SHARE_STD), MIN_SHARE) for _ in speakers]
+    return {speaker: share / sum(raw) for speaker, share in zip(speakers, raw, strict=True)}
+
+
+def _stream(utterances: Sequence[Sequence[Piece]], rng: Random) -> Iterator[Piece]:
+    """The speaker's utterances in random order, over and over; the pieces of one stay together."""
+    order = list(utterances)
+    rng.shuffle(order)
+    return itertools.cycle(_pieces(order))
+
+
+def _next_speaker(
+    turns: Sequence[Turn], shares: dict[str, float], unheard: set[str], left: float, turn_change: float, rng: Random
+) -> str:
+    last = turns[-1].speaker if turns else ""
+    if last and rng.random() >= turn_change:
+        return last
+    candidates = [speaker for speaker in shares if speaker != last] or [last]
+    # Newcomers get more weight as the session runs out, so that everybody is heard.
+    weights = [shares[speaker] * (1 / max(left, 0.05) if speaker in unheard else 1.0) for speaker in candidates]
+    return rng.choices(candidates, weights)[0]
+
+
+def _draw_turn(
+    speaker: str, stream: Iterator[Piece], n_words: float, limit_ms: int, enough_ms: int, rng: Random
+) -> Turn | None:
+    """Pieces until there are enough words, or milliseconds; None if the next piece does not fit into `limit_ms`."""
+    pieces: list[Piece] = []
+    pauses_ms: list[int] = []
+    total_ms = 0
+    while n_words > 0 and total_ms < enough_ms:
+        piece = next(stream)
+        pause_ms = rng.randint(*PAUSE_IN_TURN_MS) if pieces else 0
+        total_ms += pause_ms + piece.duration_ms
+        if total_ms > limit_ms:
+            break
+        pieces.append(piece)
+        pauses_ms.append(pause_ms)
+        n_words -= len(piece.words) or piece.duration_ms / 1000 / SECONDS_PER_WORD
+    return Turn(speaker, tuple(pieces), tuple(pauses_ms)) if pieces else None
+
+
+def _fill_up(turns: list[Turn], cast: Cast, speech_ms: int, limit_ms: int, rng: Random) -> list[Turn]:
+    """Adds single pieces, each the best fit to what is left, while that brings the sum closer to `speech_ms`."""
+    pieces = sorted(_pieces(itertools.chain.from_iterable(cast.values())), key=lambda piece: piece.duration_ms)
+    lengths_ms = [piece.duration_ms for piece in pieces]
+    total_ms = sum(turn.duration_ms for turn in turns)
+    while True:
+        left_ms = speech_ms - total_ms
+        place = bisect.bisect_left(lengths_ms, left_ms)
+        best = min(pieces[max(place - 1, 0) : place + 1], key=lambda piece: abs(piece.duration_ms - left_ms))
+        if abs(left_ms - best.duration_ms) >= abs(left_ms) or total_ms + best.duration_ms > limit_ms:
+            return turns
+        turns.insert(rng.randint(0, len(turns)), Turn(best.speaker, (best,), (0,)))
+        total_ms += best.duration_ms
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 2. and 3. Overlaps and gaps
+
+
+@dataclass
+class _Floor:
+    """A turn that holds the floor, with the back-channels that others speak into it."""
+
+    turn: Turn
+    inside: list[Turn]
+    early_ms: int = 0  # how long before the end of the floor turn before it starts
+
+    @property
+    def inside_ms(self) -> int:
+        return sum(turn.duration_ms for turn in self.inside)
+
+    @property
+    def overlap_ms(self) -> int:
+        return self.inside_ms + self.early_ms
+
+    @property
+    def room_ms(self) -> int:
+        """How much of either end may be overlapped; both ends and the back-channels never meet."""
+        return int(0.48 * (self.turn.duration_ms - self.inside_ms))
+
+
+def _overlap(turns: Sequence[Turn], overlap_ms: int, length_scale: float, rng: Random) -> list[_Floor]:
+    """Decides where turns overlap, and by how much: `overlap_ms` in all, if the turns allow it."""
+    share = 1 - (1 - BACKCHANNEL_SHARE) * length_scale  # where overlap is hard to fit, more and longer turns go inside
+    floors = _choose_backchannels(turns, round(share * overlap_ms), round(BACKCHANNEL_MS / length_scale), rng)
+    _start_early(floors, overlap_ms - sum(floor.inside_ms for floor in floors), rng)
+    return floors
+
+
+def _drop_what_is_too_much(floors: list[_Floor], speech_ms: int) -> None:
+    """Turns that overlap less than they should cover more time than there is: the last ones go."""
+    while len(floors) > 1 and sum(floor.turn.duration_ms - floor.early_ms for floor in floors) > speech_ms:
+        floors.pop()
+
+
+def _place(floors: Sequence[_Floor], length_ms: int, rng: Random) -> list[PlacedTurn]:
+    """Puts the turns on the time line, with gaps that fill the session."""
+    speech_ms = sum(floor.turn.duration_ms - floor.early_ms for floor in floors)
+    gaps_ms = _draw_gaps(floors, max(length_ms - speech_ms, 0), rng)
+    tails_ms = [*(floor.early_ms for floor in floors[1:]), 0]
+    placed: list[PlacedTurn] = []
+    end_ms = 0
+    for floor, gap_ms, tail_ms in zip(floors, gaps_ms[:-1], tails_ms, strict=True):
+        start_ms = end_ms + gap_ms - floor.early_ms
+        end_ms = start_ms + floor.turn.duration_ms
+        placed.append(PlacedTurn(floor.turn, start_ms))
+        placed += _place_inside(floor, start_ms + floor.early_ms, end_ms - tail_ms, rng)
+    return sorted(placed, key=lambda turn: turn.start_ms)
+
+
+def _choose_backchannels(turns: Sequence[Turn], limit_ms: int, longest_ms: int, rng: Random) -> list[_Floor]:
+    """Takes short turns, in random order, into the turn before them until they sum to the limit."""
+    short = [index for index in range(1, len(turns)) if turns[index].duration_ms <= longest_ms]
+    rng.shuffle(short)
+    chosen: set[int] = set()
+    for index in short:
+        if turns[index].duration_ms <= limit_ms:
+            chosen.add(index)
+            limit_ms -= turns[index].duration_ms
+    floors: list[_Floor] = []
+    for index, turn in enumerate(turns):
+        floor = floors[-1] if floors else None
+        if (
+            floor is not None
+            and index in chosen
+            and turn.speaker != floor.turn.speaker
+            and floor.inside_ms + turn.duration_ms <= 2 * floor.turn.duration_ms // 3
+        ):
+            floor.inside.append(turn)
+        else:
+            floors.append(_Floor(turn, []))
+    return floors
+
+
+def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random) -> None:
+    """Lets turns start before the end of the one before them, by `total_ms` in all if that is possible."""
+    changes = [
+        (index, min(before.room_ms, after.room_ms))
+        for index, (before, after) in enumerate(itertools.pairwise(floors), start=1)
+        if before.turn.speaker != after.turn.speaker
+    ]
+    rng.shuffle(changes)
+    chosen: list[int] = []
+    limits_ms: list[int] = []
+    for index, limit_ms in changes:
+        if len(chosen) * MEAN_OVERLAP_MS >= total_ms and sum(limits_ms) >= 1.5 * total_ms:
+            break
+        chosen.append(index)
+        limits_ms.append(limit_ms)
+    lengths_ms = deal_out(total_ms, [rng.gammavariate(OVERLAP_SHAPE, 1) for _ in chosen], limits_ms)
+    for index, early_ms in zip(chosen, lengths_ms, strict=True):
+        floors[index].early_ms = early_ms
+
+
+def _draw_gaps(floors: Sequence[_Floor], total_ms: int, rng: Random) -> list[int]:
+    """The silence before each floor turn and after the last one; they sum to `total_ms`."""
+    weights = [0.5 * rng.gammavariate(GAP_SHAPE, 1)]
+    same_speaker = [False]
+    for before, after in itertools.pairwise(floors):
+        weights.append(0.0 if after.early_ms else rng.gammavariate(GAP_SHAPE, 1))
+        same_speaker.append(before.turn.speaker == after.turn.speaker)
+    weights.append(0.5 * rng.gammavariate(GAP_SHAPE, 1))
+    same_speaker.append(False)
+    least_ms = min(MIN_PAUSE_MS, total_ms // (2 * max(sum(same_speaker), 1)))
+    floor_ms = [least_ms if same else 0 for same in same_speaker]
+    rest_ms = deal_out(total_ms - sum(floor_ms), weights, [total_ms] * len(weights))
+    return [least + rest for least, rest in zip(floor_ms, rest_ms, strict=True)]
+
+
+def _place_inside(floor: _Floor, first_ms: int, last_ms: int, rng: Random) -> list[PlacedTurn]:
+    """Back-channels at random places of the floor turn's middle, in order, none over another."""
+    free_ms = last_ms - first_ms - floor.inside_ms
+    placed, shift_ms = [], 0
+    for turn, cut_ms in zip(floor.inside, sorted(rng.randint(0, free_ms) for _ in floor.inside), strict=True):
+        placed.append(PlacedTurn(turn, first_ms + cut_ms + shift_ms))
+        shift_ms += turn.duration_ms
+    return placed
+
+
+def deal_out(total: int, weights: Sequence[float], limits: Sequence[int]) -> list[int]:
+    """Whole numbers in proportion to the weights, none above its limit, that sum to `total` (or to all limits).
+
+    deal_out(10, [1, 1, 2], [9, 1, 9]) == [3, 1, 6]
+    """
+    dealt = [0] * len(weights)
+    open_items = [index for index, weight in enumerate(weights) if weight > 0 and limits[index] > 0]
+    left = max(total, 0)
+    while open_items and left > 0:
+        scale = left / sum(weights[index] for index in open_items)
+        full = [index for index in open_items if dealt[index] + weights[index] * scale >= limits[index]]
+        if not full:
+            _deal_last(dealt, {index: weights[index] * scale for index in open_items}, left)
+            break
+        for index in full:
+            left -= limits[index] - dealt[index]
+            dealt[index] = limits[index]
+        open_items = [index for index in open_items if index not in full]
+    return dealt
+
+
+def _deal_last(dealt: list[int], parts: Mapping[int, float], left: int) -> None:
+    """Rounds the parts to whole numbers that sum to `left`: down, then up where most was cut off."""
+    for index, part in parts.items():
+        dealt[index] += int(part)
+    most_cut = sorted(parts, key=lambda index: int(parts[index]) - parts[index])
+    for index in most_cut[: left - sum(int(part) for part in parts.values())]:
+        dealt[index] += 1

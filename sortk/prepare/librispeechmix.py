@@ -1,0 +1,110 @@
+"""LibriSpeechMix: whole utterances on top of each other, each delayed; levels are left as they are.
+
+The evaluation mixtures follow the official lists to the sample; the training kind draws its own (Kanda et al., 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from sortk.formats.mixlist import Delayed, Mixture
+from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
+from sortk.prepare.syllables import approximate_word_times
+from sortk.records import Source
+
+SAMPLE_RATE = 16000
+MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mixture
+
+
+class ListedMixtures:
+    """The mixtures of an official list, made from the LibriSpeech folder that its paths are relative to."""
+
+    def __init__(self, mixtures: Sequence[Mixture], librispeech: Path) -> None:
+        self.mixtures, self.librispeech = mixtures, librispeech
+        self._audio = SourceAudio(SAMPLE_RATE)
+
+    def session_id(self, index: int) -> str:
+        return self.mixtures[index].mixture_id
+
+    def plan(self, index: int) -> Plan:
+        mixture = self.mixtures[index]
+        return plan_mixture(mixture, [find_audio(self.librispeech, part.wav) for part in mixture.utterances])
+
+    def render(self, plan: Plan) -> Int16:
+        return render(plan, self._audio)
+
+
+class RandomMixtures:
+    """An endless set of training mixtures: one to three speakers, random delays, every utterance overlapped."""
+
+    def __init__(self, sources: Sequence[Source], seed: int, set_name: str, max_speakers: int = 3) -> None:
+        by_speaker: dict[str, list[Source]] = {}
+        for source in sources:
+            by_speaker.setdefault(source.speaker, []).append(source)
+        if len(by_speaker) < max_speakers:
+            raise ValueError(f"mixtures of {max_speakers} need as many speakers; the sources have {len(by_speaker)}")
+        self.by_speaker = [by_speaker[speaker] for speaker in sorted(by_speaker)]
+        self.seed, self.set_name, self.max_speakers = seed, set_name, max_speakers
+        self._audio = SourceAudio(SAMPLE_RATE)
+
+    def session_id(self, index: int) -> str:
+        return f"{self.set_name}-{index:07d}"
+
+    def plan(self, index: int) -> Plan:
+        rng = Random(f"{self.seed} {self.session_id(index)}")
+        n_speakers = rng.randint(1, self.max_speakers)
+        chosen = [rng.choice(utterances) for utterances in rng.sample(self.by_speaker, n_speakers)]
+        delays = _draw_delays([source.duration for source in chosen], rng)
+        utterances = tuple(
+            Delayed("", source.speaker, source.text, delay, source.duration)
+            for source, delay in zip(chosen, delays, strict=True)
+        )
+        mixture = Mixture(self.session_id(index), utterances)
+        return plan_mixture(mixture, [source.audio_path for source in chosen], [source.offset for source in chosen])
+
+    def render(self, plan: Plan) -> Int16:
+        return render(plan, self._audio)
+
+
+def _draw_delays(durations: Sequence[float], rng: Random) -> list[float]:
+    """Each utterance starts at least half a second after the one before it, and before the mixture so far ends."""
+    delays, end = [0.0], durations[0]
+    for duration in durations[1:]:
+        earliest = delays[-1] + MIN_DELAY_SECONDS
+        delays.append(rng.uniform(earliest, max(earliest, end)))
+        end = max(end, delays[-1] + duration)
+    return delays
+
+
+def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path], offsets: Sequence[float] | None = None) -> Plan:
+    """The plan of a mixture: utterance i, unchanged, from sample int(16000 delay_i) on."""
+    parts = sorted(
+        zip(mixture.utterances, audio_paths, offsets or [0.0] * len(audio_paths), strict=True),
+        key=lambda part: part[0].delay,
+    )
+    names = list(dict.fromkeys(utterance.speaker for utterance, _, _ in parts))
+    turns = [_whole_utterance(*part, names) for part in parts]
+    return Plan(
+        session_id=mixture.mixture_id,
+        sample_rate=SAMPLE_RATE,
+        n_samples=max(turn.end_sample for turn in turns),
+        speakers=tuple(PlannedSpeaker(name, gain=1.0) for name in names),
+        turns=tuple(turns),
+        exact=True,
+    )
+
+
+def _whole_utterance(utterance: Delayed, audio_path: Path, offset: float, names: Sequence[str]) -> PlannedTurn:
+    first = int(utterance.delay * SAMPLE_RATE)  # cut off, not rounded, as the official script does
+    n_samples = round(utterance.duration * SAMPLE_RATE)
+    words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
+    piece = PlannedPiece(audio_path, offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
+    return PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,))
+
+
+def find_audio(librispeech: Path, wav: str) -> Path:
+    """Where a list's wav lies: as it is named, or as the FLAC that LibriSpeech ships."""
+    named = librispeech / wav
+    return named if named.exists() else named.with_suffix(".flac")

@@ -1,0 +1,159 @@
+"""Writes planned mixtures as a set of files: audio, RTTM, word-level SegLST, CTM, plan; and a manifest over all."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from sortk.formats import audio, ctm, manifest, rttm, seglst
+from sortk.formats.files import atomic_text
+from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
+from sortk.records import Segment, Session
+
+RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""Applies a function to each item, here or in other processes, and gives the results in order."""
+
+
+class Mixer(Protocol):
+    """Whatever plans and renders sessions by their number."""
+
+    def session_id(self, index: int) -> str: ...
+    def plan(self, index: int) -> Plan: ...
+    def render(self, plan: Plan) -> Int16: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaths:
+    """Every file of one session, named here and nowhere else."""
+
+    folder: Path
+    session_id: str
+
+    @property
+    def audio(self) -> Path:
+        return self.folder / "audio" / f"{self.session_id}.flac"
+
+    @property
+    def rttm(self) -> Path:
+        return self.folder / "rttm" / f"{self.session_id}.rttm"
+
+    @property
+    def seglst(self) -> Path:
+        return self.folder / "seglst" / f"{self.session_id}.json"
+
+    @property
+    def ctm(self) -> Path:
+        return self.folder / "ctm" / f"{self.session_id}.ctm"
+
+    @property
+    def plan(self) -> Path:
+        """Written last: where the plan is, the session is whole."""
+        return self.folder / "plan" / f"{self.session_id}.json"
+
+
+def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJobs) -> SetSummary:
+    """Makes the sessions that are not there yet, then their manifest. Memory does not grow with their number."""
+    summary = SetSummary()
+
+    def sessions() -> Iterator[Session]:
+        for session, activity in run_jobs(partial(_make_session, mixer, manifest_path.parent), range(n_sessions)):
+            summary.add(activity)
+            yield session
+
+    manifest.write(manifest_path, sessions())
+    return summary
+
+
+def _make_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
+    paths = SessionPaths(folder, mixer.session_id(index))
+    if paths.plan.exists():
+        plan = plan_from_json(json.loads(paths.plan.read_text(encoding="utf-8")), paths.plan)
+    else:
+        plan = mixer.plan(index)
+        _write_session(plan, mixer.render(plan), paths)
+    session = Session(
+        plan.session_id,
+        paths.audio,
+        duration=plan.duration,
+        num_speakers=len(plan.speakers),
+        rttm_path=paths.rttm,
+        ctm_path=paths.ctm,
+        seglst_path=paths.seglst,
+    )
+    return session, measure_activity(plan.segments(), plan.duration)
+
+
+def _write_session(plan: Plan, samples: Int16, paths: SessionPaths) -> None:
+    audio.write_flac(paths.audio, samples, plan.sample_rate)
+    rttm.write(paths.rttm, plan.segments())
+    words = plan.words()
+    seglst.write(paths.seglst, words)
+    ctm.write(paths.ctm, words)
+    with atomic_text(paths.plan) as file:
+        json.dump(plan_to_json(plan, paths.plan), file)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How much of a session is spoken, in seconds."""
+
+    n_speakers: int
+    duration: float
+    speech: float  # at least one speaker
+    overlap: float  # at least two
+
+
+def measure_activity(segments: Iterable[Segment], duration: float) -> Activity:
+    """Sweeps over the segment boundaries, counting how many speak."""
+    segments = list(segments)
+    changes = sorted([(s.start, 1) for s in segments] + [(s.end, -1) for s in segments])
+    n_speaking, before, speech, overlap = 0, 0.0, 0.0, 0.0
+    for time, change in changes:
+        speech += (time - before) * (n_speaking >= 1)
+        overlap += (time - before) * (n_speaking >= 2)
+        n_speaking, before = n_speaking + change, time
+    return Activity(len({segment.speaker for segment in segments}), duration, speech, overlap)
+
+
+@dataclass
+class SetSummary:
+    """What a set has become: ratios pooled over its sessions, and medians over sessions."""
+
+    seconds: float = 0.0
+    speech_seconds: float = 0.0
+    overlap_seconds: float = 0.0
+    speaker_counts: Counter[int] = field(default_factory=Counter)
+    overlap_ratios: array[float] = field(default_factory=lambda: array("d"))
+    silence_ratios: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, activity: Activity) -> None:
+        self.seconds += activity.duration
+        self.speech_seconds += activity.speech
+        self.overlap_seconds += activity.overlap
+        self.speaker_counts[activity.n_speakers] += 1
+        self.overlap_ratios.append(activity.overlap / activity.speech if activity.speech else 0.0)
+        self.silence_ratios.append(1 - activity.speech / activity.duration)
+
+    def to_json(self) -> dict[str, Any]:
+        overlap = self.overlap_seconds / self.speech_seconds if self.speech_seconds else 0.0
+        return {
+            "sessions": len(self.overlap_ratios),
+            "hours": round(self.seconds / 3600, 4),
+            "sessions_by_speakers": {str(count): n for count, n in sorted(self.speaker_counts.items())},
+            "overlap": round(overlap, 4),
+            "overlap_median_session": round(statistics.median(self.overlap_ratios), 4),
+            "silence": round(1 - self.speech_seconds / self.seconds, 4),
+            "silence_median_session": round(statistics.median(self.silence_ratios), 4),
+        }
+
+    def __str__(self) -> str:
+        return "{sessions} sessions, {hours:.2f} h, overlap {overlap:.3f}, silence {silence:.3f}".format(
+            **self.to_json()
+        )

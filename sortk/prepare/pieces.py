@@ -1,0 +1,214 @@
+"""Sources -> pieces: the stretches of speech, without long pauses, from which conversations are built.
+
+A source is trimmed to its speech (by its word times, else by speech_start/speech_end, else by energy) and cut at its
+long pauses, so that a segment that is laid over a piece marks speech and not silence. A source without word times
+gets approximate ones (Appendix C of the paper), spread over its speech only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.formats import audio
+from sortk.formats.files import FormatError, atomic_text, path_text, resolve_path
+from sortk.prepare.syllables import approximate_word_times
+from sortk.records import Source, Word
+
+SPLIT_PAUSE_SECONDS = 0.3  # a longer silence is a pause between pieces, a shorter one belongs to speech
+MIN_PIECE_SECONDS = 0.1  # shorter bursts are clicks
+MARGIN_SECONDS = 0.05  # room tone kept around a piece, over which it fades in and out
+FRAME_SECONDS = 0.01
+LEVEL_RANGE_DB = 35.0  # speech lies within this range below the loud frames of its utterance ...
+NOISE_MARGIN_DB = 8.0  # ... and this much above its quietest frames
+
+Samples = npt.NDArray[np.float32]
+Interval = tuple[float, float]  # start and end in seconds, from the start of the utterance
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of speech in an audio file, `duration_ms` from `start` seconds on.
+
+    Its length is whole milliseconds, the grid on which sessions are planned. Word times count from its start;
+    `lead_ms` and `tail_ms` tell how much room tone may be taken along before and after it.
+    """
+
+    speaker: str
+    utterance_id: str
+    audio_path: Path
+    start: float
+    duration_ms: int
+    lead_ms: int
+    tail_ms: int
+    energy: float  # mean square of its samples
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerIndex:
+    """Where the pieces of one speaker are written down, and how loud the speaker is."""
+
+    speaker: str
+    path: Path
+    energy: float  # mean square over all pieces
+    shortest_ms: int
+
+
+def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> SpeakerIndex | None:
+    """Finds the pieces of all `sources` (of one speaker) and writes them to `path`; None if there is no speech."""
+    utterances = [pieces for pieces in _find_pieces(sources, sample_rate) if pieces]
+    with atomic_text(path) as file:
+        json.dump([[_to_json(piece, path) for piece in pieces] for pieces in utterances], file)
+    return summarize_index(path)
+
+
+def summarize_index(path: Path) -> SpeakerIndex | None:
+    """What the simulator has to know of an index file; None if its speaker has no speech."""
+    pieces = [piece for utterance in read_index(path) for piece in utterance]
+    if not pieces:
+        return None
+    total_ms = sum(piece.duration_ms for piece in pieces)
+    energy = sum(piece.energy * piece.duration_ms for piece in pieces) / total_ms
+    return SpeakerIndex(pieces[0].speaker, path, energy, min(piece.duration_ms for piece in pieces))
+
+
+def read_index(path: Path) -> list[list[Piece]]:
+    """The pieces of each utterance, as `index_speaker` wrote them."""
+    with path.open(encoding="utf-8") as file:
+        return [[_from_json(fields, path) for fields in pieces] for pieces in json.load(file)]
+
+
+def _to_json(piece: Piece, path: Path) -> list[Any]:
+    words = [[word.text, word.start, word.end] for word in piece.words]
+    numbers = [piece.start, piece.duration_ms, piece.lead_ms, piece.tail_ms, piece.energy]
+    return [piece.speaker, piece.utterance_id, path_text(piece.audio_path, path), *numbers, words]
+
+
+def _from_json(fields: list[Any], path: Path) -> Piece:
+    speaker, utterance_id, audio_filepath, *numbers, words = fields
+    audio_path = resolve_path(audio_filepath, path)
+    return Piece(speaker, utterance_id, audio_path, *numbers, tuple(Word(*word) for word in words))
+
+
+def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:
+    """The pieces of each source; a file that holds several in a row is decoded once."""
+    for path, in_file in itertools.groupby(sources, key=lambda source: source.audio_path):
+        samples = audio.read(path, sample_rate=sample_rate)
+        for source in in_file:
+            first, last = round(source.offset * sample_rate), round((source.offset + source.duration) * sample_rate)
+            if last > len(samples) + sample_rate * MARGIN_SECONDS:
+                reason = f"utterance {source.utterance_id!r} ends at {source.offset + source.duration:.3f} s"
+                raise FormatError(path, None, f"{reason}, after the audio's end ({len(samples) / sample_rate:.3f} s)")
+            yield _cut(source, samples[first:last], sample_rate)
+
+
+def _cut(source: Source, samples: Samples, sample_rate: int) -> list[Piece]:
+    """The pieces of one utterance, whose samples are given."""
+    if source.words:
+        groups = _group_words(source.words)
+    else:
+        intervals = _speech_by_energy(samples, sample_rate, source.speech_start, source.speech_end)
+        groups = _lay_words(source.text.split(), intervals)
+    pieces = [_make_piece(source, samples, sample_rate, interval, words) for interval, words in groups]
+    return [piece for piece in pieces if piece.duration_ms >= 1000 * MIN_PIECE_SECONDS and piece.energy > 0]
+
+
+def _make_piece(source: Source, samples: Samples, sample_rate: int, interval: Interval, words: Sequence[Word]) -> Piece:
+    total_ms = 1000 * len(samples) // sample_rate
+    start_ms = max(0, math.floor(1000 * interval[0]))
+    end_ms = min(total_ms, math.ceil(1000 * interval[1]))
+    speech = samples[start_ms * sample_rate // 1000 : end_ms * sample_rate // 1000]
+    margin_ms = round(1000 * MARGIN_SECONDS)
+    return Piece(
+        speaker=source.speaker,
+        utterance_id=source.utterance_id,
+        audio_path=source.audio_path,
+        start=round(source.offset + start_ms / 1000, 6),
+        duration_ms=end_ms - start_ms,
+        lead_ms=min(margin_ms, start_ms),
+        tail_ms=min(margin_ms, total_ms - end_ms),
+        energy=float(np.mean(np.square(speech, dtype=np.float64))) if len(speech) else 0.0,
+        words=tuple(_shift_into(word, start_ms / 1000, (end_ms - start_ms) / 1000) for word in words),
+    )
+
+
+def _shift_into(word: Word, piece_start: float, piece_seconds: float) -> Word:
+    """The word's times from the start of its piece, on whole milliseconds, inside it and never empty."""
+    start = min(max(round(word.start - piece_start, 3), 0.0), round(piece_seconds - 0.001, 3))
+    end = min(max(round(word.end - piece_start, 3), round(start + 0.001, 3)), piece_seconds)
+    return Word(word.text, start, end)
+
+
+def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
+    """Words with known times, apart where the pause between two is long."""
+    groups: list[list[Word]] = []
+    for word in words:
+        if groups and word.start - groups[-1][-1].end < SPLIT_PAUSE_SECONDS:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return [((group[0].start, group[-1].end), group) for group in groups]
+
+
+def _speech_by_energy(
+    samples: Samples, sample_rate: int, speech_start: float | None, speech_end: float | None
+) -> list[Interval]:
+    """Stretches with energy inside the given limits, joined over short pauses. Empty for digital silence."""
+    frame = round(FRAME_SECONDS * sample_rate)
+    n_frames = len(samples) // frame
+    first = 0 if speech_start is None else round(speech_start / FRAME_SECONDS)
+    last = n_frames if speech_end is None else min(n_frames, round(speech_end / FRAME_SECONDS))
+    if last <= first:
+        return []
+    power = np.square(samples[: n_frames * frame].reshape(n_frames, frame)).mean(axis=1)[first:last]
+    level_db = 10 * np.log10(power + 1e-12)
+    quiet, loud = np.percentile(level_db, [5, 95])
+    threshold_db = max(loud - LEVEL_RANGE_DB, min(quiet + NOISE_MARGIN_DB, loud - 15))
+    active = np.flatnonzero((level_db > threshold_db) & (power > 0)) + first
+    if not len(active):
+        return []
+    breaks = np.flatnonzero(np.diff(active) > SPLIT_PAUSE_SECONDS / FRAME_SECONDS)
+    starts = active[np.concatenate(([0], breaks + 1))] * FRAME_SECONDS
+    ends = (active[np.concatenate((breaks, [len(active) - 1]))] + 1) * FRAME_SECONDS
+    return [
+        (start, end)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        if end - start >= MIN_PIECE_SECONDS
+    ]
+
+
+def _lay_words(words: Sequence[str], intervals: Sequence[Interval]) -> list[tuple[Interval, list[Word]]]:
+    """Approximate times for words that have none: spread over the speech by syllables, each word in one interval."""
+    if not words:
+        return [(interval, []) for interval in intervals]
+    groups: list[tuple[Interval, list[Word]]] = [(interval, []) for interval in intervals]
+    # On a clock that stands still during pauses, speech is one stretch of `elapsed` seconds.
+    lengths = np.array([end - start for start, end in intervals])
+    elapsed_at = np.concatenate(([0.0], np.cumsum(lengths)))
+    for word in approximate_word_times(words, 0.0, float(elapsed_at[-1])) if intervals else []:
+        middle = (word.start + word.end) / 2
+        index = min(int(np.searchsorted(elapsed_at, middle, side="right")) - 1, len(intervals) - 1)
+        (start, end), inside = groups[index]
+        offset = start - elapsed_at[index]
+        inside.append(Word(word.text, max(start, float(word.start + offset)), min(end, float(word.end + offset))))
+    return _join_wordless(groups)
+
+
+def _join_wordless(groups: list[tuple[Interval, list[Word]]]) -> list[tuple[Interval, list[Word]]]:
+    """A transcribed utterance has no wordless pieces: such a stretch is part of the word before (or after) it."""
+    joined: list[tuple[Interval, list[Word]]] = []
+    for interval, words in groups:
+        if joined and (not words or not joined[-1][1]):
+            joined[-1] = ((joined[-1][0][0], interval[1]), joined[-1][1] + words)
+        else:
+            joined.append((interval, words))
+    return joined

@@ -1,0 +1,298 @@
+"""A plan of a mixture, and its rendering: the same plan always gives the same samples, on disk or in memory."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.formats import audio
+from sortk.formats.files import path_text, read_lines, resolve_path
+from sortk.formats.objects import entries
+from sortk.records import Segment, Word
+
+FULL_SCALE = 32768
+PEAK = 0.99  # a mixture that would clip is scaled down to this
+CLICK_SECONDS = 0.005  # an edge without room tone still fades over this much of the speech
+CACHE_BYTES = 256 * 1024**2  # of decoded sources, a worker: 2.3 hours of 16 kHz speech
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".sph")
+
+Int16 = npt.NDArray[np.int16]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A stretch of an audio file: noise, or a room impulse response."""
+
+    audio_path: Path
+    start: float
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPiece:
+    """Samples of a source file, and where in the mixture they go. `lead` and `tail` samples around them fade."""
+
+    audio_path: Path
+    start: float
+    n_samples: int
+    lead: int
+    tail: int
+    at_sample: int
+    words: tuple[Word, ...]  # times in seconds from the piece's start
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTurn:
+    speaker: int  # index into the plan's speakers
+    start_sample: int
+    end_sample: int
+    pieces: tuple[PlannedPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpeaker:
+    name: str
+    gain: float
+    rir: Clip | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All random choices of one mixture, made."""
+
+    session_id: str
+    sample_rate: int
+    n_samples: int
+    speakers: tuple[PlannedSpeaker, ...]
+    turns: tuple[PlannedTurn, ...]
+    noise: Clip | None = None
+    snr_db: float = 0.0
+    exact: bool = False  # the plain sum of the sources: no fades, and what clips is clipped, not scaled down
+
+    @property
+    def duration(self) -> float:
+        return self.n_samples / self.sample_rate
+
+    def segments(self) -> list[Segment]:
+        """Who speaks when: a segment per turn, in the order of their starts."""
+        rate = self.sample_rate
+        return [
+            Segment(self.session_id, self.speakers[turn.speaker].name, turn.start_sample / rate, turn.end_sample / rate)
+            for turn in self.turns
+        ]
+
+    def words(self) -> list[Segment]:
+        """Who says what when: a segment per word, in the order of their starts."""
+        words = [
+            Segment(
+                self.session_id,
+                self.speakers[turn.speaker].name,
+                *_word_times(piece, word, self.sample_rate),
+                word.text,
+            )
+            for turn in self.turns
+            for piece in turn.pieces
+            for word in piece.words
+        ]
+        return sorted(words, key=lambda word: (word.start, word.end))
+
+
+def _word_times(piece: PlannedPiece, word: Word, sample_rate: int) -> tuple[float, float]:
+    at = piece.at_sample / sample_rate
+    return round(at + word.start, 6), round(at + word.end, 6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON
+
+
+def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
+    """The plan as it is written to the file `path` (which audio paths are relative to)."""
+
+    def clip_json(clip: Clip | None) -> list[Any] | None:
+        return clip and [path_text(clip.audio_path, path), clip.start, clip.duration]
+
+    def piece_json(piece: PlannedPiece) -> list[Any]:
+        words = [[word.text, word.start, word.end] for word in piece.words]
+        numbers = [piece.start, piece.n_samples, piece.lead, piece.tail, piece.at_sample]
+        return [path_text(piece.audio_path, path), *numbers, words]
+
+    return {
+        "session_id": plan.session_id,
+        "sample_rate": plan.sample_rate,
+        "n_samples": plan.n_samples,
+        "speakers": [{"name": s.name, "gain": s.gain, "rir": clip_json(s.rir)} for s in plan.speakers],
+        "noise": clip_json(plan.noise),
+        "snr_db": plan.snr_db,
+        "exact": plan.exact,
+        "turns": [
+            [turn.speaker, turn.start_sample, turn.end_sample, [piece_json(piece) for piece in turn.pieces]]
+            for turn in plan.turns
+        ],
+    }
+
+
+def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
+    """The inverse of `plan_to_json`."""
+
+    def clip(value: list[Any] | None) -> Clip | None:
+        return None if value is None else Clip(resolve_path(value[0], path), value[1], value[2])
+
+    def piece(value: list[Any]) -> PlannedPiece:
+        audio_filepath, *numbers, words = value
+        return PlannedPiece(resolve_path(audio_filepath, path), *numbers, tuple(Word(*word) for word in words))
+
+    return Plan(
+        session_id=fields["session_id"],
+        sample_rate=fields["sample_rate"],
+        n_samples=fields["n_samples"],
+        speakers=tuple(PlannedSpeaker(s["name"], s["gain"], clip(s["rir"])) for s in fields["speakers"]),
+        turns=tuple(
+            PlannedTurn(speaker, start, end, tuple(piece(value) for value in pieces))
+            for speaker, start, end, pieces in fields["turns"]
+        ),
+        noise=clip(fields["noise"]),
+        snr_db=fields["snr_db"],
+        exact=fields["exact"],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rendering
+
+
+class SourceAudio:
+    """Decoded source files, the latest used ones kept, as 16-bit samples at one rate."""
+
+    def __init__(self, sample_rate: int, max_bytes: int = CACHE_BYTES) -> None:
+        self.sample_rate, self.max_bytes = sample_rate, max_bytes
+        self._files: OrderedDict[Path, Int16] = OrderedDict()
+        self._n_bytes = 0
+
+    def samples(self, path: Path, first: int, n_samples: int) -> Int16:
+        """A stretch of the file, shorter where the file ends."""
+        if path in self._files:
+            self._files.move_to_end(path)
+        else:
+            self._load(path)
+        return self._files[path][max(first, 0) : first + n_samples]
+
+    def _load(self, path: Path) -> None:
+        decoded = to_int16(audio.read(path, sample_rate=self.sample_rate))
+        self._files[path] = decoded
+        self._n_bytes += decoded.nbytes
+        while self._n_bytes > self.max_bytes and len(self._files) > 1:
+            _, oldest = self._files.popitem(last=False)
+            self._n_bytes -= oldest.nbytes
+
+
+def to_int16(samples: Float32) -> Int16:
+    return np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+
+
+def render(plan: Plan, sources: SourceAudio) -> Int16:
+    """The mixture's samples."""
+    if any(speaker.rir for speaker in plan.speakers):
+        mixture = np.zeros(plan.n_samples, np.float32)
+        for index, speaker in enumerate(plan.speakers):
+            track = np.zeros(plan.n_samples, np.float32)
+            _add_pieces(track, plan, sources, speaker=index)
+            mixture += _reverberate(track, speaker.rir, plan.sample_rate)
+    else:
+        mixture = np.zeros(plan.n_samples, np.float32)
+        _add_pieces(mixture, plan, sources)
+    if plan.noise:
+        mixture += _noise_at_snr(mixture, plan, plan.noise)
+    peak = float(np.abs(mixture).max(initial=0.0))
+    if peak > PEAK and not plan.exact:
+        mixture *= PEAK / peak
+    return to_int16(mixture)
+
+
+def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int | None = None) -> None:
+    """Adds the pieces of one speaker, or of all, to the track."""
+    shortest_fade = 0 if plan.exact else round(CLICK_SECONDS * plan.sample_rate)
+    for turn in plan.turns:
+        if speaker is not None and turn.speaker != speaker:
+            continue
+        gain = np.float32(plan.speakers[turn.speaker].gain / FULL_SCALE)
+        for piece in turn.pieces:
+            lead = min(piece.lead, piece.at_sample)
+            tail = min(piece.tail, len(track) - piece.at_sample - piece.n_samples)
+            first = round(piece.start * plan.sample_rate) - lead
+            samples = sources.samples(piece.audio_path, first, lead + piece.n_samples + tail) * gain
+            _fade(samples, max(lead, shortest_fade), max(tail, shortest_fade))
+            begin = piece.at_sample - lead
+            track[begin : begin + len(samples)] += samples
+
+
+def _fade(samples: Float32, n_in: int, n_out: int) -> None:
+    """Raised-cosine edges, in place."""
+    n_in, n_out = min(n_in, len(samples)), min(n_out, len(samples))
+    if n_in:
+        samples[:n_in] *= _rise(n_in)
+    if n_out:
+        samples[-n_out:] *= _rise(n_out)[::-1]
+
+
+@functools.lru_cache(maxsize=64)
+def _rise(n_samples: int) -> Float32:
+    return (0.5 - 0.5 * np.cos(np.pi * (np.arange(n_samples) + 0.5) / n_samples)).astype(np.float32)
+
+
+def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
+    """The track in a room; its direct sound stays where it was, and its level as it was."""
+    if rir is None:
+        return track
+    from scipy.signal import oaconvolve  # noqa: PLC0415 - slow to import, rarely needed
+
+    response = audio.read(rir.audio_path, rir.start, rir.duration, sample_rate)
+    direct = int(np.abs(response).argmax())
+    response /= np.sqrt(np.square(response).sum())
+    reverberant = oaconvolve(track, response)[direct : direct + len(track)]
+    return reverberant.astype(np.float32)
+
+
+def _noise_at_snr(mixture: Float32, plan: Plan, clip: Clip) -> Float32:
+    """Noise, repeated to the length of the mixture, `snr_db` below the mean power of its speech."""
+    noise = np.resize(audio.read(clip.audio_path, clip.start, clip.duration, plan.sample_rate), plan.n_samples)
+    n_speech = sum(turn.end_sample - turn.start_sample for turn in plan.turns)
+    speech_power = float(np.square(mixture).sum()) / max(n_speech, 1)
+    noise_power = float(np.square(noise).mean())
+    if noise_power == 0:
+        return np.zeros_like(mixture)
+    return (noise * np.sqrt(speech_power / noise_power / 10 ** (plan.snr_db / 10))).astype(np.float32)
+
+
+def find_clips(folder: Path) -> list[Clip]:
+    """The noises or impulse responses in a folder: those that its manifest.jsonl lists, else every audio file in it."""
+    manifest = folder / "manifest.jsonl"
+    clips = list(_listed_clips(manifest)) if manifest.is_file() else list(_audio_files(folder))
+    if not clips:
+        raise ValueError(f"{folder}: neither a manifest.jsonl nor any {', '.join(AUDIO_SUFFIXES)} file is there")
+    return clips
+
+
+def _listed_clips(manifest: Path) -> Iterator[Clip]:
+    """Lines with audio_filepath (or file), offset (or start) and duration."""
+    for _, entry in entries(read_lines(manifest), manifest):
+        audio_path = entry.file("audio_filepath") or entry.need(entry.file, "file")
+        start = entry.seconds("offset") or entry.seconds("start") or 0.0
+        yield Clip(audio_path, start, entry.need(entry.duration, "duration"))
+
+
+def _audio_files(folder: Path) -> Iterator[Clip]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in AUDIO_SUFFIXES:
+            yield Clip(path, 0.0, audio.info(path).seconds)

@@ -1,0 +1,263 @@
+"""Stage 1: single-speaker speech -> conversations, as files or on the fly.
+
+    sources --index--> pieces --plan (random)--> plan --render (deterministic)--> audio, RTTM, SegLST, CTM
+
+A plan follows from the seed and the session's name alone, so any number of jobs writes the same bytes, and a killed
+run goes on with the first session that is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from sortk.prepare.conversation import PlacedTurn, plan_turns
+from sortk.prepare.mixtures import RunJobs, SetSummary, write_set
+from sortk.prepare.pieces import Piece, SpeakerIndex, index_speaker, read_index, summarize_index
+from sortk.prepare.render import (
+    Clip,
+    Int16,
+    Plan,
+    PlannedPiece,
+    PlannedSpeaker,
+    PlannedTurn,
+    SourceAudio,
+    find_clips,
+    render,
+)
+from sortk.records import Source
+
+log = logging.getLogger(__name__)
+
+MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns of natural length
+SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have thousands
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """Settings of simulated conversations; the defaults are the paper's."""
+
+    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split
+    min_speakers: int = 2  # in a session, uniformly up to ...
+    max_speakers: int = 4
+    overlap: float = 0.12  # time with two speakers / time with at least one, mean over sessions
+    silence: float = 0.10  # time with nobody / duration, mean over sessions
+    spread: float = 0.4  # standard deviation of a session's own two ratios, as a share of their means (AMI: 0.4)
+    seconds: float = 90.0  # length of a session
+    turn_change: float = 0.875  # probability that another speaker takes the next turn
+    level_db: float = -26.0  # of each speaker's speech, below full scale
+    level_spread_db: float = 3.0  # a speaker is up to so much louder or softer than that
+    noise_dir: str = ""  # a folder with noise; none by default
+    min_snr_db: float = 5.0
+    max_snr_db: float = 20.0
+    rir_dir: str = ""  # a folder with room impulse responses; none by default
+    sample_rate: int = 16000
+
+    def __post_init__(self) -> None:
+        for split, hours in self.hours.items():
+            _require(hours > 0, f"hours must be more than 0, not {hours:g} ({split})")
+        _require(
+            1 <= self.min_speakers <= self.max_speakers,
+            f"speakers must be a range such as 2-4, not {self.min_speakers}-{self.max_speakers}",
+        )
+        _require(0 <= self.overlap <= 0.3, f"overlap must be from 0 to 0.3, not {self.overlap}")
+        _require(0 <= self.silence <= 0.8, f"silence must be from 0 to 0.8, not {self.silence}")
+        _require(0 <= self.spread < 1, f"spread must be from 0 to below 1, not {self.spread}")
+        _require(self.seconds >= 1, f"seconds must be at least 1, not {self.seconds}")
+        _require(0 <= self.turn_change <= 1, f"turn_change must be from 0 to 1, not {self.turn_change}")
+        _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must not exceed max_snr_db")
+        _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, not {self.sample_rate}")
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ValueError(sentence)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What one session is to reach."""
+
+    n_speakers: int
+    overlap: float
+    silence: float
+
+
+def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int) -> Targets:
+    """Targets of the index-th session: evenly spread over their distributions for any number of sessions.
+
+    The sessions take successive points of a three-dimensional quasi-random sequence (multiples of the powers of
+    1/x, x^4 = x + 1, modulo one) as quantiles. So the mean over the set is the mean of the distribution even for few
+    sessions, with no session knowing how many there are.
+    """
+    start = Random(f"{seed} {set_name} targets")
+    quantiles = [(start.random() + index * 1.2207440846057596**-power) % 1 for power in (1, 2, 3)]
+    counts = range(options.min_speakers, options.max_speakers + 1)
+    n_speakers = counts[int(quantiles[0] * len(counts))]
+    # Sessions with one speaker have no overlap; the others make up for them.
+    overlap = options.overlap * len(counts) / sum(count > 1 for count in counts) if options.max_speakers > 1 else 0.0
+    overlap_std = min(options.spread * overlap, (MAX_OVERLAP - overlap) / 2)
+    return Targets(
+        n_speakers,
+        min(_beta_quantile(overlap, overlap_std, quantiles[1]), MAX_OVERLAP),
+        _beta_quantile(options.silence, options.spread * options.silence, quantiles[2]),
+    )
+
+
+def _beta_quantile(mean: float, std: float, quantile: float) -> float:
+    """Of the Beta distribution with that mean and standard deviation."""
+    if mean <= 0 or std <= 0:
+        return mean
+    from scipy.special import betaincinv  # noqa: PLC0415 - slow to import, not needed to read the options
+
+    precision = mean * (1 - mean) / std**2 - 1
+    return float(betaincinv(mean * precision, (1 - mean) * precision, quantile))
+
+
+class Simulator:
+    """Plans and renders the sessions of a set, by number and in any order."""
+
+    def __init__(self, speakers: Sequence[SpeakerIndex], options: SimulateOptions, seed: int, set_name: str) -> None:
+        longest_ms = self._speech_ms(options)
+        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= longest_ms]
+        if len(self.speakers) < options.max_speakers:
+            raise ValueError(
+                f"sessions of up to {options.max_speakers} speakers need as many different ones, but the sources of "
+                f"{set_name!r} have {len(self.speakers)} with speech that fits into {options.seconds:g} s"
+            )
+        self.options, self.seed, self.set_name = options, seed, set_name
+        self.noises = find_clips(Path(options.noise_dir)) if options.noise_dir else []
+        self.rirs = find_clips(Path(options.rir_dir)) if options.rir_dir else []
+        self._pieces: dict[Path, list[list[Piece]]] = {}
+        self._audio = SourceAudio(options.sample_rate)
+
+    def session_id(self, index: int) -> str:
+        return f"{self.set_name}-{index:06d}"
+
+    def plan(self, index: int) -> Plan:
+        """All random choices for the index-th session."""
+        options, session_id = self.options, self.session_id(index)
+        targets = draw_targets(options, self.seed, self.set_name, index)
+        rng = Random(f"{self.seed} {session_id}")
+        cast = rng.sample(self.speakers, targets.n_speakers)
+        pieces = {speaker.speaker: self._fitting_pieces(speaker) for speaker in cast}
+        length_ms = round(1000 * options.seconds)
+        turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng)
+        heard = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
+        energies = {speaker.speaker: speaker.energy for speaker in cast}
+        n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
+        return Plan(
+            session_id=session_id,
+            sample_rate=options.sample_rate,
+            n_samples=n_samples,
+            speakers=tuple(
+                PlannedSpeaker(name, self._gain(energies[name], rng), self._pick(self.rirs, rng)) for name in heard
+            ),
+            turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
+            noise=self._pick(self.noises, rng),
+            snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
+        )
+
+    def render(self, plan: Plan) -> Int16:
+        """The samples of a planned session."""
+        return render(plan, self._audio)
+
+    def _fitting_pieces(self, speaker: SpeakerIndex) -> list[list[Piece]]:
+        if speaker.path not in self._pieces:
+            if len(self._pieces) >= SPEAKERS_IN_MEMORY:
+                self._pieces.pop(next(iter(self._pieces)))
+            longest_ms = self._speech_ms(self.options)
+            fitting = [[p for p in pieces if p.duration_ms <= longest_ms] for pieces in read_index(speaker.path)]
+            self._pieces[speaker.path] = [pieces for pieces in fitting if pieces]
+        return self._pieces[speaker.path]
+
+    @staticmethod
+    def _speech_ms(options: SimulateOptions) -> int:
+        """The longest piece that a session can hold."""
+        return round(1000 * options.seconds * (1 - options.silence) / options.max_speakers)
+
+    def _gain(self, energy: float, rng: Random) -> float:
+        spread_db = rng.uniform(-self.options.level_spread_db, self.options.level_spread_db)
+        return round(10 ** ((self.options.level_db + spread_db) / 20) / math.sqrt(energy), 6)
+
+    @staticmethod
+    def _pick(clips: Sequence[Clip], rng: Random) -> Clip | None:
+        return rng.choice(clips) if clips else None
+
+
+def _planned_turn(placed: PlacedTurn, heard: Sequence[str], sample_rate: int) -> PlannedTurn:
+    per_ms = sample_rate // 1000
+    at_ms, pieces = placed.start_ms, []
+    for piece, pause_ms in zip(placed.turn.pieces, placed.turn.pauses_ms, strict=True):
+        at_ms += pause_ms
+        lengths = (piece.duration_ms * per_ms, piece.lead_ms * per_ms, piece.tail_ms * per_ms)
+        pieces.append(PlannedPiece(piece.audio_path, piece.start, *lengths, at_ms * per_ms, piece.words))
+        at_ms += piece.duration_ms
+    speaker = heard.index(placed.turn.speaker)
+    return PlannedTurn(speaker, placed.start_ms * per_ms, placed.end_ms * per_ms, tuple(pieces))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def simulate_set(
+    speakers: Sequence[SpeakerIndex],
+    options: SimulateOptions,
+    seed: int,
+    set_name: str,
+    hours: float,
+    manifest_path: Path,
+    run_jobs: RunJobs,
+) -> SetSummary:
+    """Writes one set of sessions beside its manifest, which comes last."""
+    simulator = Simulator(speakers, options, seed, set_name)
+    n_sessions = max(1, round(3600 * hours / options.seconds))
+    summary = write_set(simulator, n_sessions, manifest_path, run_jobs)
+    log.info("%s: %s (targets %.3f, %.3f)", manifest_path.name, summary, options.overlap, options.silence)
+    return summary
+
+
+def index_sources(sources: Iterable[Source], out: Path, sample_rate: int, run_jobs: RunJobs) -> list[SpeakerIndex]:
+    """Finds the speech of every speaker, into `out`/pieces/; speakers that an earlier run has indexed are kept."""
+    by_speaker: dict[str, list[Source]] = {}
+    for source in sources:
+        by_speaker.setdefault(source.speaker, []).append(source)
+    jobs = [(by_speaker[name], out / "pieces" / f"{n:05d}.json") for n, name in enumerate(sorted(by_speaker))]
+    indexed = run_jobs(partial(_index_once, sample_rate), jobs)
+    found = []
+    for name, speaker in zip(sorted(by_speaker), indexed, strict=True):
+        if speaker is None:
+            log.warning("speaker %s is left out: no speech in any of %d utterances", name, len(by_speaker[name]))
+        else:
+            found.append(speaker)
+    return found
+
+
+def _index_once(sample_rate: int, job: tuple[Sequence[Source], Path]) -> SpeakerIndex | None:
+    sources, path = job
+    return summarize_index(path) if path.exists() else index_speaker(sources, path, sample_rate)
+
+
+def simulate_splits(
+    sources: Iterable[Source], options: SimulateOptions, seed: int, out: Path, run_jobs: RunJobs
+) -> dict[str, SetSummary]:
+    """One set for each split that `options.hours` names, from the speakers of that split only."""
+    sources = [source for source in sources if source.split in options.hours]
+    split_of: dict[str, str] = {}
+    for source in sources:
+        if split_of.setdefault(source.speaker, source.split) != source.split:
+            raise ValueError(
+                f"speaker {source.speaker} is in two splits, {split_of[source.speaker]} and {source.split}"
+            )
+    speakers = index_sources(sources, out, options.sample_rate, run_jobs)
+    summaries = {}
+    for split, hours in options.hours.items():
+        of_split = [speaker for speaker in speakers if split_of[speaker.speaker] == split]
+        summaries[split] = simulate_set(of_split, options, seed, split, hours, out / f"{split}.jsonl", run_jobs)
+    return summaries

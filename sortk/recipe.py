@@ -1,0 +1,165 @@
+"""recipe.toml -> typed options. Strict: an unknown key or a wrong type is an error that names file, table and key.
+
+A recipe holds one table per stage, and small override tables in [variants.NAME]:
+
+    summary = "four speakers, two hours"
+    seed = 0
+
+    [simulate]
+    overlap = 0.12
+
+    [variants.dense.simulate]
+    overlap = 0.25
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sortk.corpora.registry import PrepareOptions
+from sortk.prepare.simulate import SimulateOptions
+
+Options = TypeVar("Options")
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All settings of an experiment: a table per stage."""
+
+    name: str
+    summary: str = ""  # one line for people
+    seed: int = 0  # every random choice follows from it and from the item's id
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+    simulate: SimulateOptions = field(default_factory=SimulateOptions)
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
+    """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied."""
+    path = find_recipe(name_or_path)
+    table = _read_toml(path)
+    variants = table.pop("variants", {})
+    if variant is not None:
+        if variant not in variants:
+            raise ValueError(f"{path}: no variant {variant!r}; {_known('variants', variants)}")
+        table = merge_tables(table, variants[variant])
+    for override in overrides:
+        table = merge_tables(table, parse_override(override))
+    name = path.parent.name if path.name == "recipe.toml" else path.stem
+    return build_options(Recipe, {"name": name} | table, str(path))
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """The recipe.toml of a shipped recipe's name, of a folder, or a TOML file itself."""
+    given = Path(name_or_path)
+    candidates = [shipped / name_or_path / "recipe.toml" for shipped in _shipped_folders()]
+    candidates += [given / "recipe.toml", given]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"no recipe {name_or_path!r}: it is neither a file or folder with a recipe.toml nor a shipped recipe; "
+        + _known("shipped recipes", shipped_recipes())
+    )
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes that came with this installation."""
+    return sorted({path.parent.name for folder in _shipped_folders() for path in folder.glob("*/recipe.toml")})
+
+
+def _shipped_folders() -> list[Path]:
+    # A wheel carries the recipes inside the package; in a checkout they stand beside it.
+    package = Path(__file__).resolve().parent
+    return [package / "recipes", package.parent / "recipes"]
+
+
+def _read_toml(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse_override(text: str) -> Table:
+    """'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}; a value that is not TOML is a string."""
+    key, equals, value = text.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise ValueError(f"--set {text!r}: write table.key=value")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for name in reversed(names):
+        parsed = {name: parsed}
+    return typing.cast(Table, parsed)
+
+
+def merge_tables(base: Table, overrides: Mapping[str, Any]) -> Table:
+    """`base` with `overrides` on top, table by table."""
+    merged = dict(base)
+    for key, value in overrides.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge_tables(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def build_options(options: type[Options], table: Mapping[str, Any], where: str) -> Options:
+    """An options dataclass from a TOML table; `where` names the table in errors."""
+    hints = typing.get_type_hints(options)
+    unknown = [key for key in table if key not in hints]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], hints, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else _known("keys", hints)
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; {hint}")
+    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in table.items()}
+    try:
+        return options(**values)
+    except ValueError as error:  # the options' own checks say what; this says where
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return build_options(typing.cast(type, hint), value, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [argument for argument in arguments if argument is not type(None)]
+        return _convert(inner[0], value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{where} is {value!r}; it must be one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_convert(arguments[0], item, where) for item in value)
+    if origin is dict and isinstance(value, dict):
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    raise ValueError(f"{where} is {value!r}; it must be {_describe(hint)}")
+
+
+def _describe(hint: Any) -> str:
+    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return "a list"
+    return "a table" if origin is dict or dataclasses.is_dataclass(hint) else names.get(hint, str(hint))
+
+
+def _known(what: str, names: typing.Iterable[str]) -> str:
+    return f"{what}: {', '.join(sorted(names)) or 'none'}"

@@ -1,0 +1,82 @@
+"""What travels between the rooms: frozen records, all times in seconds from the start of the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One spoken word with its times."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of one speaker's speech; with `text`, what was said in it (one word at word level)."""
+
+    session_id: str
+    speaker: str
+    start: float
+    end: float
+    text: str = ""
+    channel: str = "1"
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of a recording that is to be scored (UEM)."""
+
+    session_id: str
+    start: float
+    end: float
+    channel: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A recording, or a window of one, with the files that describe it: one line of a manifest."""
+
+    session_id: str
+    audio_path: Path
+    duration: float | None = None
+    offset: float = 0.0
+    text: str | None = None
+    num_speakers: int | None = None
+    rttm_path: Path | None = None
+    uem_path: Path | None = None
+    ctm_path: Path | None = None
+    seglst_path: Path | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of other tools, kept as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One utterance of one speaker, the raw material of simulated conversations: one line of sources.jsonl.
+
+    `words`, `speech_start` and `speech_end` count from the start of the utterance (that is, from `offset`).
+    """
+
+    utterance_id: str
+    audio_path: Path
+    offset: float
+    duration: float
+    speaker: str
+    text: str
+    words: tuple[Word, ...] = ()
+    speech_start: float | None = None
+    speech_end: float | None = None
+    gender: str = ""
+    split: str = ""
+    """train, valid or test, where the corpus has a say in it."""

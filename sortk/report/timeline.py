@@ -1,0 +1,98 @@
+"""Draws who spoke when as SVG: a row per speaker in the order of arrival, overlap shaded, words where they fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from sortk.records import Segment
+
+WIDTH, LEFT, RIGHT = 1200, 110, 20
+TOP, ROW, BAR = 44, 46, 30
+LETTER = 6.2  # width of a letter of a word, in pixels
+COLOURS = ("#3b75af", "#d1702f", "#3c8d53", "#a3485e", "#7a5ca8", "#8a6d3b", "#2a8c8c", "#6b6b6b")
+TICK_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+def draw_timeline(
+    segments: Sequence[Segment], words: Sequence[Segment] = (), duration: float | None = None, title: str = ""
+) -> str:
+    """One session as an SVG picture."""
+    segments = sorted(segments, key=lambda segment: (segment.start, segment.end))
+    speakers = list(dict.fromkeys(segment.speaker for segment in segments))
+    end = max([duration or 0.0, *(segment.end for segment in segments)]) or 1.0
+    height = TOP + ROW * max(len(speakers), 1) + 40
+    picture = _Picture(speakers, (WIDTH - LEFT - RIGHT) / end)
+    body = itertools.chain(
+        picture.axis(end, height - 34),
+        picture.overlaps(segments, height - 34),
+        picture.rows(),
+        picture.bars(segments),
+        picture.words(words),
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            'font-family="system-ui, sans-serif" font-size="12">',
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#222222">{escape(title)}</text>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+class _Picture:
+    def __init__(self, speakers: Sequence[str], pixels_per_second: float) -> None:
+        self.row_of = {speaker: index for index, speaker in enumerate(speakers)}
+        self.scale = pixels_per_second
+
+    def x(self, seconds: float) -> float:
+        return LEFT + seconds * self.scale
+
+    def y(self, speaker: str) -> float:
+        return TOP + ROW * self.row_of[speaker] + (ROW - BAR) / 2
+
+    def axis(self, end: float, bottom: float) -> Iterator[str]:
+        step = next((tick for tick in TICK_SECONDS if tick * self.scale >= 60), TICK_SECONDS[-1])
+        for tick in range(int(end / step) + 1):
+            x = self.x(tick * step)
+            yield f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#e4e4e4"/>'
+            yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#555555">{tick * step:g} s</text>'
+
+    def overlaps(self, segments: Sequence[Segment], bottom: float) -> Iterator[str]:
+        for start, end in _overlapping(segments):
+            yield self._box(start, end, TOP, bottom - TOP, 'fill="#f3c94a" fill-opacity="0.35"')
+
+    def rows(self) -> Iterator[str]:
+        for speaker in self.row_of:
+            y = self.y(speaker) + BAR / 2 + 4
+            yield f'<text x="{LEFT - 10}" y="{y:.1f}" text-anchor="end" fill="#222222">{escape(speaker[:16])}</text>'
+
+    def bars(self, segments: Iterable[Segment]) -> Iterator[str]:
+        for segment in segments:
+            colour = COLOURS[self.row_of[segment.speaker] % len(COLOURS)]
+            style = f'rx="3" fill="{colour}" fill-opacity="0.85"'
+            yield self._box(segment.start, segment.end, self.y(segment.speaker), BAR, style)
+
+    def words(self, words: Iterable[Segment]) -> Iterator[str]:
+        for word in words:
+            if word.speaker in self.row_of and len(word.text) * LETTER <= word.duration * self.scale:
+                x, y = self.x((word.start + word.end) / 2), self.y(word.speaker) + BAR / 2 + 4
+                yield f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle" fill="#ffffff">{escape(word.text)}</text>'
+
+    def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
+        return f'<rect x="{self.x(start):.1f}" y="{y:.1f}" width="{(end - start) * self.scale:.1f}" height="{height:.1f}" {style}/>'
+
+
+def _overlapping(segments: Iterable[Segment]) -> Iterator[tuple[float, float]]:
+    """Stretches in which at least two speak."""
+    changes = sorted(change for segment in segments for change in ((segment.start, 1), (segment.end, -1)))
+    n_speaking, began = 0, 0.0
+    for time, change in changes:
+        if n_speaking == 1 and change == 1:
+            began = time
+        elif n_speaking == 2 and change == -1 and time > began:
+            yield began, time
+        n_speaking += change

@@ -1,0 +1,127 @@
+"""The stages in order: what each reads, runs and writes. Read this first.
+
+    corpus on disk -> 0 prepare -> 1 simulate
+
+Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
+find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused. The second
+half of this file does the same work on any files, for the commands that need no recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from sortk.cluster import RunJobs
+from sortk.corpora.registry import PrepareOptions
+from sortk.pipeline import Folder, Identity, Stage, StageRun, build_folder, hash_file, write_json
+from sortk.prepare.simulate import SimulateOptions
+from sortk.recipe import Recipe
+
+
+def prepare(run: StageRun) -> None:
+    """A corpus on disk -> sources.jsonl: single-speaker utterances, each marked train, valid or test."""
+    from sortk.corpora.registry import prepare_corpus
+
+    prepare_corpus(run.recipe.prepare, run.out, run.recipe.seed, run.run_jobs)
+
+
+def simulate(run: StageRun) -> None:
+    """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import simulate_splits
+
+    utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
+    summaries = simulate_splits(utterances, run.recipe.simulate, run.recipe.seed, run.out, run.run_jobs)
+    write_json(run.out / "summary.json", {name: summary.to_json() for name, summary in summaries.items()})
+
+
+def corpus_files(recipe: Recipe) -> list[Path]:
+    """A ready sources.jsonl may be edited by its owner; stage 0 is stale then."""
+    given = Path(recipe.prepare.corpus_dir)
+    ready = given if given.suffix == ".jsonl" else given / "sources.jsonl"
+    return [ready] if recipe.prepare.corpus_dir and ready.is_file() else []
+
+
+STAGES = (
+    Stage(0, "prepare", "prepare", (), prepare, corpus_files),
+    Stage(1, "simulate", "simulate", ("prepare",), simulate),
+)
+
+
+def find_stage(number: int) -> Stage:
+    """The stage of that number."""
+    for stage in STAGES:
+        if stage.number == number:
+            return stage
+    known = ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
+    raise ValueError(f"there is no stage {number} in this version of sortk; stages: {known}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same work on any files
+
+
+def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk prepare`."""
+    from sortk.corpora.registry import prepare_corpus
+
+    def work(partial: Path) -> None:
+        prepare_corpus(options, partial, seed, run_jobs)
+
+    settings = {"seed": seed} | dataclasses.asdict(options)
+    build_folder(Folder(out), Identity("sortk prepare", settings, {}), work, force)
+
+
+def simulate_folder(
+    sources_path: Path,
+    split: str | None,
+    options: SimulateOptions,
+    seed: int,
+    out: Path,
+    run_jobs: RunJobs,
+    force: bool,
+) -> None:
+    """`sortk simulate`."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import index_sources, simulate_set
+
+    def work(partial: Path) -> None:
+        utterances = [source for source in sources.read(sources_path) if split in (None, source.split)]
+        speakers = index_sources(utterances, partial, options.sample_rate, run_jobs)
+        hours = sum(options.hours.values())
+        summary = simulate_set(speakers, options, seed, "sim", hours, partial / "manifest.jsonl", run_jobs)
+        write_json(partial / "summary.json", summary.to_json())
+
+    settings = {"seed": seed, "split": split} | dataclasses.asdict(options)
+    inputs = {str(sources_path): hash_file(sources_path)}
+    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
+
+
+def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk simulate --mixtures`: exactly the mixtures of a LibriSpeechMix list."""
+    from sortk.formats import mixlist
+    from sortk.prepare.librispeechmix import ListedMixtures
+    from sortk.prepare.mixtures import write_set
+
+    def work(partial: Path) -> None:
+        mixer = ListedMixtures(mixlist.read(list_path), librispeech)
+        summary = write_set(mixer, len(mixer.mixtures), partial / "manifest.jsonl", run_jobs)
+        write_json(partial / "summary.json", summary.to_json())
+
+    settings = {"librispeech": str(librispeech)}
+    inputs = {str(list_path): hash_file(list_path)}
+    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
+
+
+def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
+    """Draws who speaks when in the first sessions of a manifest."""
+    from sortk.formats import manifest, rttm, seglst
+    from sortk.formats.files import atomic_text
+    from sortk.report.timeline import draw_timeline
+
+    for session in manifest.read(manifest_path)[:at_most]:
+        segments = rttm.read(session.rttm_path) if session.rttm_path else []
+        words = seglst.read(session.seglst_path) if session.seglst_path else []
+        with atomic_text(out / f"{session.session_id}.svg") as file:
+            file.write(draw_timeline(segments, words, session.duration, title=session.session_id))

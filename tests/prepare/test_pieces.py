@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import tone
+
+from sortk.formats import audio
+from sortk.formats.files import FormatError
+from sortk.prepare.pieces import index_speaker, read_index, summarize_index
+from sortk.records import Source, Word
+
+SILENCE = np.zeros(16000, np.float32)
+
+
+def index(tmp_path: Path, *sources: Source) -> list[list[tuple[float, int, list[str]]]]:
+    path = tmp_path / "index.json"
+    index_speaker(sources, path, 16000)
+    return [
+        [(piece.start, piece.duration_ms, [word.text for word in piece.words]) for piece in pieces]
+        for pieces in read_index(path)
+    ]
+
+
+def test_known_words_are_trimmed_and_cut_at_long_pauses(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(4.0))
+    words = (Word("one", 0.5, 0.9), Word("two", 1.0, 1.4), Word("three", 2.0, 2.5))
+    source = Source("u", tmp_path / "a.flac", 0.25, 3.0, "s", "one two three", words)
+    assert index(tmp_path, source) == [[(0.75, 900, ["one", "two"]), (2.25, 500, ["three"])]]
+
+
+@pytest.mark.parametrize("limits", [(None, None), (0.9, 3.6)])
+def test_unknown_words_are_trimmed_and_cut_by_energy(tmp_path: Path, limits: tuple[float | None, float | None]) -> None:
+    samples = np.concatenate([SILENCE, tone(1.0), SILENCE[:8000], tone(1.0), SILENCE])
+    audio.write_flac(tmp_path / "a.flac", samples)
+    source = Source("u", tmp_path / "a.flac", 0.0, 4.5, "s", "hi there you", (), *limits)
+    # one syllable each over two seconds of speech: the middle of the second word falls on the second piece
+    assert index(tmp_path, source) == [[(1.0, 1000, ["hi"]), (2.5, 1000, ["there", "you"])]]
+
+
+def test_short_pauses_stay_inside_a_piece(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", np.concatenate([tone(0.5), SILENCE[:3200], tone(0.5)]))
+    assert index(tmp_path, Source("u", tmp_path / "a.flac", 0.0, 1.2, "s", "x")) == [[(0.0, 1200, ["x"])]]
+
+
+def test_a_piece_without_words_joins_its_neighbour(tmp_path: Path) -> None:
+    samples = np.concatenate([tone(0.2), SILENCE[:8000], tone(3.0)])
+    audio.write_flac(tmp_path / "a.flac", samples)
+    assert index(tmp_path, Source("u", tmp_path / "a.flac", 0.0, 3.7, "s", "alone")) == [[(0.0, 3700, ["alone"])]]
+
+
+def test_silence_has_no_pieces(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", SILENCE)
+    source = Source("u", tmp_path / "a.flac", 0.0, 1.0, "s", "nothing")
+    assert index(tmp_path, source) == []
+    assert summarize_index(tmp_path / "index.json") is None
+
+
+def test_an_utterance_beyond_the_audio_is_an_error(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(1.0))
+    with pytest.raises(FormatError, match=r"a.flac: utterance 'u' ends at 1.500 s, after the audio's end \(1.000 s\)"):
+        index(tmp_path, Source("u", tmp_path / "a.flac", 0.5, 1.0, "s", "x"))
+
+
+def test_words_lie_inside_their_pieces(tmp_path: Path, make_sources: Callable[..., list[Source]]) -> None:
+    for timed in (True, False):
+        index_speaker(make_sources(1, timed=timed), tmp_path / "index.json", 16000)
+        for pieces in read_index(tmp_path / "index.json"):
+            for piece in pieces:
+                times = [time for word in piece.words for time in (word.start, word.end)]
+                assert times == sorted(times) and times[0] >= 0 and times[-1] <= piece.duration_ms / 1000
+
+
+def test_the_index_names_audio_relative_to_itself(tmp_path: Path, make_sources: Callable[..., list[Source]]) -> None:
+    index_speaker(make_sources(1), tmp_path / "pieces" / "0.json", 16000)
+    assert str(tmp_path) not in (tmp_path / "pieces" / "0.json").read_text(encoding="utf-8")
+
+
+def test_the_level_of_a_speaker_is_the_mean_over_speech_only(
+    tmp_path: Path, make_sources: Callable[..., list[Source]]
+) -> None:
+    found = index_speaker([replace(s, speaker="x") for s in make_sources(1)], tmp_path / "i.json", 16000)
+    assert found is not None
+    # words of 0.3 s at level 0.05, with 0.1 s of silence between two: 1.5 of 1.9 s sound
+    assert found.energy == pytest.approx(0.05**2 * 1.5 / 1.9, rel=0.01)

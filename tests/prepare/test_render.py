@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import tone
+
+from sortk.formats import audio
+from sortk.prepare.render import (
+    Clip,
+    Plan,
+    PlannedPiece,
+    PlannedSpeaker,
+    PlannedTurn,
+    SourceAudio,
+    find_clips,
+    plan_from_json,
+    plan_to_json,
+    render,
+)
+from sortk.records import Segment, Word
+
+
+def noise(n_samples: int, seed: int, level: int = 3000) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-level, level, n_samples).astype(np.int16)
+
+
+def one_piece(path: Path, n_samples: int, at_sample: int, **options: int) -> PlannedTurn:
+    piece = PlannedPiece(path, 0.0, n_samples, options.get("lead", 0), options.get("tail", 0), at_sample, ())
+    return PlannedTurn(options.get("speaker", 0), at_sample, at_sample + n_samples, (piece,))
+
+
+def test_an_exact_plan_is_the_plain_sum(tmp_path: Path) -> None:
+    wavs = [noise(1000, 1), noise(800, 2)]
+    for n, wav in enumerate(wavs):
+        audio.write_flac(tmp_path / f"{n}.flac", wav)
+    turns = (one_piece(tmp_path / "0.flac", 1000, 0), one_piece(tmp_path / "1.flac", 800, 700, speaker=1))
+    plan = Plan("x", 16000, 1500, (PlannedSpeaker("a", 1.0), PlannedSpeaker("b", 1.0)), turns, exact=True)
+    expected = np.zeros(1500, np.int16)
+    expected[:1000] += wavs[0]
+    expected[700:] += wavs[1]
+    assert np.array_equal(render(plan, SourceAudio(16000)), expected)
+
+
+def test_gain_and_fades(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", np.full(4000, 1000, np.int16))
+    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 2.0),), (one_piece(tmp_path / "a.flac", 4000, 2000),))
+    samples = render(plan, SourceAudio(16000))
+    assert (samples[:2000] == 0).all() and (samples[6000:] == 0).all()
+    assert (samples[2080:5920] == 2000).all()  # 5 ms at each edge fade, so that nothing clicks
+    assert samples[2000] < 10 < samples[2010] and (np.diff(samples[2000:2080].astype(int)) >= 0).all()
+
+
+def test_room_tone_around_a_piece_fades(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", np.full(4000, 1000, np.int16))
+    piece = PlannedPiece(tmp_path / "a.flac", 0.1, 1000, 800, 400, 2000, ())
+    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 2000, 3000, (piece,)),))
+    samples = render(plan, SourceAudio(16000))
+    assert (samples[2000:3000] == 1000).all()
+    assert samples[1200] < 5 < samples[1700] and samples[1199] == 0
+    assert samples[3399] < 5 and samples[3400] == 0
+
+
+def test_a_mixture_that_would_clip_is_scaled_down(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(0.5, 0.5))
+    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 3.0),), (one_piece(tmp_path / "a.flac", 8000, 0),))
+    assert np.abs(render(plan, SourceAudio(16000)).astype(int)).max() == pytest.approx(0.99 * 32768, abs=2)
+
+
+def test_noise_has_the_planned_snr(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(1.0))
+    audio.write_flac(tmp_path / "noise.flac", noise(4000, 3))
+    clip = Clip(tmp_path / "noise.flac", 0.0, 0.25)
+    turns = (one_piece(tmp_path / "a.flac", 16000, 0),)
+    plan = Plan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), turns, clip, snr_db=10.0)
+    samples = render(plan, SourceAudio(16000)) / 32768
+    assert 10 * np.log10(0.1**2 / np.mean(samples[16000:] ** 2)) == pytest.approx(10, abs=0.2)
+
+
+def test_a_room_keeps_the_direct_sound_in_place(tmp_path: Path) -> None:
+    click = np.zeros(8000, np.int16)
+    click[4000] = 20000
+    audio.write_flac(tmp_path / "a.flac", click)
+    response = np.zeros(1000, np.float32)
+    response[100], response[400] = 0.8, 0.4
+    audio.write_flac(tmp_path / "room.flac", response)
+    speaker = PlannedSpeaker("a", 1.0, Clip(tmp_path / "room.flac", 0.0, 0.0625))
+    samples = render(Plan("x", 16000, 8000, (speaker,), (one_piece(tmp_path / "a.flac", 8000, 0),)), SourceAudio(16000))
+    assert np.abs(samples).argmax() == 4000
+    assert samples[4300] / samples[4000] == pytest.approx(0.5, abs=0.01)
+    assert np.sum(samples.astype(float) ** 2) == pytest.approx(20000.0**2, rel=0.01)
+
+
+def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
+    piece = PlannedPiece(tmp_path / "audio" / "a.flac", 1.5, 1000, 80, 0, 16, (Word("hi", 0.0, 0.05),))
+    plan = Plan(
+        "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5)),),
+        (PlannedTurn(0, 16, 1016, (piece,)),), Clip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
+    )  # fmt: skip
+    path = tmp_path / "plan" / "x.json"
+    text = json.dumps(plan_to_json(plan, path))
+    assert str(tmp_path) not in text
+    assert plan_from_json(json.loads(text), path) == plan
+
+
+def test_segments_and_words_of_a_plan() -> None:
+    piece = PlannedPiece(Path("a.flac"), 0.0, 16000, 0, 0, 8000, (Word("hi", 0.0, 0.25), Word("you", 0.5, 1.0)))
+    plan = Plan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 8000, 24000, (piece,)),))
+    assert plan.segments() == [Segment("x", "a", 0.5, 1.5)]
+    assert plan.words() == [Segment("x", "a", 0.5, 0.75, "hi"), Segment("x", "a", 1.0, 1.5, "you")]
+    assert plan.duration == 2.0
+
+
+def test_the_cache_forgets_the_oldest_file(tmp_path: Path) -> None:
+    for n in range(4):
+        audio.write_flac(tmp_path / f"{n}.flac", noise(1000, n))
+    sources = SourceAudio(16000, max_bytes=4500)
+    for n in (0, 1, 0, 2):
+        assert np.array_equal(sources.samples(tmp_path / f"{n}.flac", 10, 20), noise(1000, n)[10:30])
+    (tmp_path / "0.flac").unlink()
+    sources.samples(tmp_path / "0.flac", 0, 10)  # used lately, so still there
+    with pytest.raises(ValueError, match=r"3\.flac"):
+        (tmp_path / "3.flac").unlink()
+        sources.samples(tmp_path / "3.flac", 0, 10)
+
+
+def test_clips_are_those_of_the_manifest_or_all_files(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "deep" / "b.flac", noise(16000, 0))
+    assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.0, 1.0)]
+    (tmp_path / "manifest.jsonl").write_text('{"file": "deep/b.flac", "start": 0.5, "duration": 0.25}\n', encoding="utf-8")
+    assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.5, 0.25)]
+    with pytest.raises(ValueError, match="no such folder"):
+        find_clips(tmp_path / "nowhere")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sortk.cluster import choose_cluster, run_local
+from sortk.formats.files import FormatError
+
+
+def add(constant: int, item: int) -> int:
+    return constant + item
+
+
+def reject_seven(item: int) -> int:
+    if item == 7:
+        raise FormatError("some.rttm", 7, "seven is not allowed")
+    return item
+
+
+def die(item: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_results_come_in_the_order_of_the_items(n_jobs: int) -> None:
+    assert list(run_local(partial(add, 100), range(50), n_jobs)) == list(range(100, 150))
+    assert list(run_local(partial(add, 100), [], n_jobs)) == []
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_an_error_in_a_worker_arrives_as_it_is(n_jobs: int) -> None:
+    with pytest.raises(FormatError, match="some.rttm, line 7: seven is not allowed") as caught:
+        list(run_local(reject_seven, range(20), n_jobs))
+    assert caught.value.line == 7
+
+
+def test_a_killed_worker_is_one_sentence() -> None:
+    with pytest.raises(OSError, match="a worker process was killed"):
+        list(run_local(die, range(4), 2))
+
+
+ENDLESS = """
+import time
+from sortk.cluster import run_local
+def sleep(item):
+    print(__import__("os").getpid(), flush=True)
+    time.sleep(60)
+if __name__ == "__main__":
+    list(run_local(sleep, range(2), 2))
+"""
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS, encoding="utf-8")
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(parent.stdout.readline()) for _ in range(2)]
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() and "Z" not in _state(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlived their parent"
+        time.sleep(0.05)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_slurm_is_not_pretended() -> None:
+    with pytest.raises(ValueError, match="--cluster slurm"):
+        choose_cluster("slurm", 4)

@@ -1,0 +1,65 @@
+"""The house rules of ARCHITECTURE: which room may import which, and that every command explains itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from sortk import cli
+
+PACKAGE = Path(cli.__file__).parent
+ROOMS = {
+    "formats": {"formats"},
+    "corpora": {"corpora", "formats"},
+    "prepare": {"prepare", "corpora", "formats"},
+    "report": {"report", "formats"},
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of sortk that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return {name.removeprefix("sortk.") for name in found if name.startswith("sortk.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_imports_only_rooms_that_the_data_has_passed(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    if room not in ROOMS:
+        return
+    for name in imported_modules(path):
+        assert name.split(".")[0] in ROOMS[room] | {"records"}, f"{path.name} imports sortk.{name}"
+
+
+@pytest.mark.parametrize("name", list(cli.main.commands))
+def test_every_command_has_help_an_example_and_verbosity(name: str) -> None:
+    command = cli.main.commands[name]
+    assert command.help and f"Example: sortk {name}" in command.help
+    options = {flag for parameter in command.params for flag in parameter.opts}
+    assert {"-v", "-q"} <= options
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name != "cluster":
+            assert parameter.help, f"sortk {name} {parameter.opts[0]} has no help"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    for name in cli.main.commands:
+        assert f"sortk {name}" in readme, name
+
+
+def test_help_imports_nothing_slow() -> None:
+    code = "import sys; from sortk.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "scipy", "soundfile", "tqdm"} & set(loaded)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sortk.recipe import find_recipe, load_recipe, merge_tables, parse_override, shipped_recipes
+
+
+def write_recipe(folder: Path, text: str) -> str:
+    (folder / "recipe.toml").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def test_tables_become_typed_options(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, 'seed = 7\n[simulate]\nseconds = 30\nhours = {train = 2, test = 0.5}\n')
+    recipe = load_recipe(path)
+    assert (recipe.seed, recipe.name) == (7, tmp_path.name)
+    assert recipe.simulate.seconds == 30.0 and isinstance(recipe.simulate.seconds, float)
+    assert recipe.simulate.hours == {"train": 2.0, "test": 0.5}
+
+
+def test_overrides_come_after_the_variant(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, "[simulate]\noverlap = 0.1\n[variants.dense.simulate]\noverlap = 0.3\nsilence = 0.0\n")
+    assert load_recipe(path).simulate.overlap == 0.1
+    assert load_recipe(path, variant="dense").simulate.overlap == 0.3
+    both = load_recipe(path, ["simulate.overlap=0.2"], "dense").simulate
+    assert (both.overlap, both.silence) == (0.2, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[simulate]\noverlapp = 0.1\n", "unknown key 'overlapp'; did you mean 'overlap'?"),
+        ("[simulatte]\n", "unknown key 'simulatte'; did you mean 'simulate'?"),
+        ('[simulate]\noverlap = "much"\n', "simulate: overlap is 'much'; it must be a number"),
+        ("[simulate]\nmin_speakers = 2.5\n", "min_speakers is 2.5; it must be a whole number"),
+        ("[simulate]\nmin_speakers = true\n", "min_speakers is True; it must be a whole number"),
+        ("[simulate]\nhours = 3\n", "hours is 3; it must be a table"),
+        ("[simulate]\noverlap = nan\n", "overlap is nan; it must be a number"),
+        ("[simulate]\nhours = {train = -1}\n", "hours must be more than 0, not -1 (train)"),
+        ("[simulate\n", "not valid TOML"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_with_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match="recipe.toml") as caught:
+        load_recipe(write_recipe(tmp_path, text))
+    assert sentence in str(caught.value)
+
+
+def test_unknown_names_list_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shipped recipes: .*mini"):
+        find_recipe("nosuch")
+    with pytest.raises(ValueError, match="no variant 'x'; variants: none"):
+        load_recipe(write_recipe(tmp_path, ""), variant="x")
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_load(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name and recipe.summary
+
+
+def test_override_values_are_toml_or_text() -> None:
+    assert parse_override("a.b=1e-4") == {"a": {"b": 1e-4}}
+    assert parse_override("a.b=[1, 2]") == {"a": {"b": [1, 2]}}
+    assert parse_override("prepare.corpus_dir=/data/x y") == {"prepare": {"corpus_dir": "/data/x y"}}
+    for bad in ("novalue", "=1", "a..b=1"):
+        with pytest.raises(ValueError, match="table.key=value"):
+            parse_override(bad)
+
+
+def test_merge_goes_into_tables_and_leaves_the_base_alone() -> None:
+    base = {"a": {"x": 1, "y": 2}, "b": 3}
+    assert merge_tables(base, {"a": {"y": 5}}) == {"a": {"x": 1, "y": 5}, "b": 3}
+    assert base["a"] == {"x": 1, "y": 2}
