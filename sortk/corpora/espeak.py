@@ -27,11 +27,12 @@ from sortk.records import Source, Word
 SAMPLE_RATE = 16_000
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale
 
-# The variants of espeak-ng that sound like people and unlike each other. Left out: whispering and croaking (whisper,
-# whisperf, caleb, croak, grandpa: less than 30 % of the speech is periodic), robots and effects (robosoft*, UniRobot,
-# anikaRobot, announcer, RicishayMax*, Demonic, Marco, fast), the Klatt synthesizer, whose noise cannot be seeded (klatt*,
-# Reed, adam, benjamin, david, edward*, mike2), vocal tracts that no adult has (zac, ian, travis, kaukovalta, boris, Lee,
-# Jacky, Andy, AnxiousAndy, Tweaky), and what differs by less than 2.6 dB in mean spectrum from a variant that is here.
+# The variants of espeak-ng that sound like people and unlike each other. Left out are
+# - whispering and croaking, with less than 30 % periodic speech: whisper, whisperf, caleb, croak, grandpa;
+# - robots and effects: robosoft*, UniRobot, anikaRobot, announcer, RicishayMax*, Demonic, Marco, fast;
+# - the Klatt synthesizers, some of which draw noise that cannot be seeded: klatt*, Reed, adam, benjamin, david, ...;
+# - vocal tracts that no adult has: zac, ian, travis, kaukovalta, boris, Lee, Jacky, Andy, AnxiousAndy, Tweaky;
+# - near copies: less than 2.6 dB (root mean square over 40 mel bands) from the mean spectrum of one that is here.
 FEMALE_VARIANTS = (
     "f1", "Annie", "f3", "f4", "Andrea", "f2", "steph",
     "Alicia", "belinda", "f5", "anika", "grandma", "shelby", "linda",

@@ -6,4 +6,4 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""Applies a picklable function to each item and gives the results in the order of the items; the built-in `map` is one."""
+"""Applies a picklable function to each item; gives the results in the order of the items. The built-in `map` is one."""

@@ -227,29 +227,10 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Words that a sentence may well use twice.
-FUNCTION_WORDS = frozenset(
-    {
-        "a",
-        "about",
-        "and",
-        "at",
-        "for",
-        "i",
-        "i'm",
-        "in",
-        "is",
-        "it",
-        "it's",
-        "my",
-        "of",
-        "on",
-        "one",
-        "our",
-        "so",
-        "some",
-    }
-    | {"that", "the", "to", "was", "we", "with", "you"}
-)
+FUNCTION_WORDS = frozenset((
+    "a", "about", "and", "at", "for", "i", "i'm", "in", "is", "it", "it's", "my", "of", "on", "one", "our", "so", "some",
+    "that", "the", "to", "was", "we", "with", "you",
+))  # fmt: skip
 
 _SLOT = re.compile(r"<(\w+)>")
 _WORD = re.compile(r"[a-z']+")

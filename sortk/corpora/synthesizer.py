@@ -8,6 +8,7 @@ those of the synthesis itself and not an estimate. (Constants and structures: es
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -176,9 +177,9 @@ def time_words(
             groups.append(1)
         else:
             groups[-1] += 1
-    spans = []
+    spans: list[tuple[int, int]] = []
     for start, next_start, n_words in zip(starts, [*starts[1:], n_samples], groups, strict=True):
         end = min((pause for pause in pauses if start < pause < next_start), default=next_start)
         edges = [start + (end - start) * part // n_words for part in range(n_words + 1)]
-        spans += zip(edges, edges[1:], strict=False)
+        spans += itertools.pairwise(edges)
     return spans

@@ -35,6 +35,7 @@ from sortk.records import Source
 log = logging.getLogger(__name__)
 
 MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns of natural length
+QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
 SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have thousands
 
 
@@ -91,21 +92,21 @@ class Targets:
 def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int) -> Targets:
     """Targets of the index-th session: evenly spread over their distributions for any number of sessions.
 
-    The sessions take successive points of a three-dimensional quasi-random sequence (multiples of the powers of
-    1/x, x^4 = x + 1, modulo one) as quantiles. So the mean over the set is the mean of the distribution even for few
+    The quantiles of successive sessions are multiples, modulo one, of three irrational numbers, which fill the unit
+    interval as evenly as any sequence can. So the mean over a set is the mean of the distribution even for few
     sessions, with no session knowing how many there are.
     """
     start = Random(f"{seed} {set_name} targets")
-    quantiles = [(start.random() + index * 1.2207440846057596**-power) % 1 for power in (1, 2, 3)]
+    quantiles = [(start.random() + index * step) % 1 for step in QUANTILE_STEPS]
     counts = range(options.min_speakers, options.max_speakers + 1)
-    n_speakers = counts[int(quantiles[0] * len(counts))]
+    n_speakers = counts[int(quantiles[2] * len(counts))]
     # Sessions with one speaker have no overlap; the others make up for them.
     overlap = options.overlap * len(counts) / sum(count > 1 for count in counts) if options.max_speakers > 1 else 0.0
     overlap_std = min(options.spread * overlap, (MAX_OVERLAP - overlap) / 2)
     return Targets(
         n_speakers,
-        min(_beta_quantile(overlap, overlap_std, quantiles[1]), MAX_OVERLAP),
-        _beta_quantile(options.silence, options.spread * options.silence, quantiles[2]),
+        min(_beta_quantile(overlap, overlap_std, quantiles[0]), MAX_OVERLAP),
+        _beta_quantile(options.silence, options.spread * options.silence, quantiles[1]),
     )
 
 

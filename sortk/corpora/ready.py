@@ -1,0 +1,43 @@
+"""A ready sources.jsonl, of any corpus: checked, with splits where its owner has made none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from sortk.corpora.splits import share, split_speakers
+from sortk.formats import sources
+from sortk.formats.files import read_lines
+from sortk.records import Source
+
+SOURCES_NAME = "sources.jsonl"
+
+
+def prepare(corpus_dir: Path, valid_fraction: float, test_fraction: float, seed: int) -> list[Source]:
+    """The utterances of `corpus_dir`, a sources.jsonl or the folder that holds it; their audio must be there."""
+    path = find_sources(corpus_dir)
+    if path is None:
+        raise FileNotFoundError(f"{corpus_dir}: not a .jsonl file, and no folder that holds a {SOURCES_NAME}")
+    numbered = list(sources.parse(read_lines(path), path))
+    sources.check_files(numbered, path)
+    return fill_splits([source for _, source in numbered], valid_fraction, test_fraction, seed)
+
+
+def find_sources(path: Path) -> Path | None:
+    """The sources file that a user means by a path, if there is one."""
+    if path.is_dir():
+        path = path / SOURCES_NAME
+    return path if path.is_file() else None
+
+
+def fill_splits(utterances: Sequence[Source], valid_fraction: float, test_fraction: float, seed: int) -> list[Source]:
+    """Gives a split to the utterances that have none: that of their speaker, or one by `split_speakers`."""
+    splits = {source.speaker: source.split for source in utterances if source.split}
+    genders = {source.speaker: source.gender for source in utterances if source.speaker not in splits}
+    if genders:
+        n_valid, n_test = share(valid_fraction, len(genders)), share(test_fraction, len(genders))
+        splits |= split_speakers(genders, n_valid, n_test, seed)
+    return [
+        source if source.split else dataclasses.replace(source, split=splits[source.speaker]) for source in utterances
+    ]
