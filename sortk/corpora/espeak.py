@@ -8,19 +8,19 @@ A speaker is a voice variant with an accent, a pitch and a rate. Word times come
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from sortk.corpora.jobs import RunJobs
 from sortk.corpora.seeds import stable_random
-from sortk.corpora.sentences import make_sentence
+from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID
-from sortk.corpora.synthesizer import Int16, Speech, Voice, open_synthesizer
+from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
 from sortk.records import Source, Word
 
@@ -28,11 +28,11 @@ SAMPLE_RATE = 16_000
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale
 
 # The variants of espeak-ng that sound like people and unlike each other. Left out are
-# - whispering and croaking, with less than 30 % periodic speech: whisper, whisperf, caleb, croak, grandpa;
+# - whispering and croaking, with less than 30 % periodic speech: whisper, whisperf, croak, grandpa;
 # - robots and effects: robosoft*, UniRobot, anikaRobot, announcer, RicishayMax*, Demonic, Marco, fast;
-# - the Klatt synthesizers, some of which draw noise that cannot be seeded: klatt*, Reed, adam, benjamin, david, ...;
+# - the Klatt synthesizers, some of which draw noise that cannot be seeded: klatt*, Reed, adam, caleb, david, ...;
 # - vocal tracts that no adult has: zac, ian, travis, kaukovalta, boris, Lee, Jacky, Andy, AnxiousAndy, Tweaky;
-# - near copies: less than 2.6 dB (root mean square over 40 mel bands) from the mean spectrum of one that is here.
+# - near copies: less than about 2.6 dB (root mean square over 40 mel bands) from the mean spectrum of one that is here.
 FEMALE_VARIANTS = (
     "f1", "Annie", "f3", "f4", "Andrea", "f2", "steph",
     "Alicia", "belinda", "f5", "anika", "grandma", "shelby", "linda",
@@ -91,9 +91,9 @@ def all_speakers() -> list[EspeakSpeaker]:
 
 def _speakers_of(gender: str, variants: Sequence[str], pitches: Sequence[int]) -> list[EspeakSpeaker]:
     return [
-        _speaker(gender, variants[column], column, pitches[take], take)
-        for take in range(len(pitches))
-        for column in range(len(variants))
+        _speaker(gender, variant, index, pitch, take)
+        for take, pitch in enumerate(pitches)
+        for index, variant in enumerate(variants)
     ]
 
 
@@ -102,7 +102,7 @@ def _speaker(gender: str, variant: str, index: int, pitch: int, take: int) -> Es
     accent = ACCENTS[(index + 3 * take) % len(ACCENTS)]
     pitch_offset, pitch_range = MELODIES[index % len(MELODIES)]
     rate = RATES[(index + take) % len(RATES)]
-    voice = Voice(f"{accent}+{variant}", pitch + pitch_offset, pitch_range, rate)
+    voice = Voice(accent, variant, pitch + pitch_offset, pitch_range, rate)
     split = SPLIT_OF_COLUMN[index % len(SPLIT_OF_COLUMN)]
     return EspeakSpeaker(f"{variant.lower()}-{accent}", gender, split, voice)
 
@@ -135,43 +135,49 @@ def _speak_utterances(
         for index in range(n_utterances):
             sentence = make_sentence(seed, speaker.name, index)
             speech = synthesizer.speak(sentence.spoken, sentence.word_positions)
-            blocks.append(_resample(speech.samples, synthesizer.sample_rate))
-            duration = len(blocks[-1]) / SAMPLE_RATE
-            words = _words(sentence.words, speech, synthesizer.sample_rate)
-            utterances.append(
-                Source(
-                    utterance_id=f"{speaker.name}-{index:04d}",
-                    audio_path=audio_path,
-                    offset=n_before / SAMPLE_RATE,
-                    duration=duration,
-                    speaker=speaker.name,
-                    text=sentence.text,
-                    words=words,
-                    speech_start=words[0].start,
-                    speech_end=words[-1].end,
-                    gender=speaker.gender,
-                    split=speaker.split,
-                )
-            )
-            n_before += len(blocks[-1])
+            block = _resample(speech)
+            utterances.append(_source(speaker, index, sentence, speech, audio_path, n_before, len(block)))
+            blocks.append(block)
+            n_before += len(block)
     return _set_level(np.concatenate(blocks), utterances), utterances
 
 
-def _words(texts: Sequence[str], speech: Speech, sample_rate: int) -> tuple[Word, ...]:
+def _source(
+    speaker: EspeakSpeaker,
+    index: int,
+    sentence: Sentence,
+    speech: Speech,
+    audio_path: Path,
+    n_before: int,
+    n_samples: int,
+) -> Source:
     # A tenth of a millisecond is as fine as the resampled signal can show.
-    return tuple(
-        Word(text, round(start / sample_rate, 4), round(end / sample_rate, 4))
-        for text, (start, end) in zip(texts, speech.word_spans, strict=True)
+    words = tuple(
+        Word(text, round(start / speech.sample_rate, 4), round(end / speech.sample_rate, 4))
+        for text, (start, end) in zip(sentence.words, speech.word_spans, strict=True)
+    )
+    return Source(
+        utterance_id=f"{speaker.name}-{index:04d}",
+        audio_path=audio_path,
+        offset=n_before / SAMPLE_RATE,
+        duration=n_samples / SAMPLE_RATE,
+        speaker=speaker.name,
+        text=sentence.text,
+        words=words,
+        speech_start=words[0].start,
+        speech_end=words[-1].end,
+        gender=speaker.gender,
+        split=speaker.split,
     )
 
 
-def _resample(samples: Int16, sample_rate: int) -> audio.Samples:
+def _resample(speech: Speech) -> audio.Samples:
     """To 16 kHz: 22050 * 320 / 441 = 16000."""
     from scipy.signal import resample_poly  # noqa: PLC0415  (takes a second to import)
 
-    divisor = int(np.gcd(SAMPLE_RATE, sample_rate))
-    scaled: npt.NDArray[np.float32] = samples.astype(np.float32) / np.float32(32768)
-    resampled = resample_poly(scaled, SAMPLE_RATE // divisor, sample_rate // divisor)
+    divisor = math.gcd(SAMPLE_RATE, speech.sample_rate)
+    scaled = speech.samples.astype(np.float32) / np.float32(32768)
+    resampled = resample_poly(scaled, SAMPLE_RATE // divisor, speech.sample_rate // divisor)
     return resampled.astype(np.float32, copy=False)
 
 

@@ -228,8 +228,8 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
 
 # Words that a sentence may well use twice.
 FUNCTION_WORDS = frozenset((
-    "a", "about", "and", "at", "for", "i", "i'm", "in", "is", "it", "it's", "my", "of", "on", "one", "our", "so", "some",
-    "that", "the", "to", "was", "we", "with", "you",
+    "a", "about", "and", "at", "for", "i", "i'm", "in", "is", "it", "it's", "my", "of", "on", "one", "our", "so",
+    "some", "that", "the", "to", "was", "we", "with", "you",
 ))  # fmt: skip
 
 _SLOT = re.compile(r"<(\w+)>")

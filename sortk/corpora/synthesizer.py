@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import espeakng_loader
@@ -54,7 +55,8 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 class Voice:
     """A voice of espeak-ng and how it speaks."""
 
-    name: str  # accent+variant, e.g. en-us+f2
+    accent: str  # e.g. en-us
+    variant: str  # e.g. f2
     pitch: int  # 0 to 99; 50 is the variant's own
     pitch_range: int  # 0 (monotone) to 99; 50 is the variant's own
     words_per_minute: int
@@ -65,6 +67,7 @@ class Speech:
     """Spoken text: samples, and the first and last (exclusive) sample of each word."""
 
     samples: Int16
+    sample_rate: int
     word_spans: list[tuple[int, int]]
 
 
@@ -77,7 +80,7 @@ class Synthesizer:
         self._words: dict[int, int] = {}
         self._pauses: list[int] = []
         self._callback = _Callback(self._receive)  # kept here, for the library does not own it
-        self.sample_rate = self._initialize()
+        self._sample_rate = self._initialize()
         library.espeak_SetSynthCallback(self._callback)
         library.espeak_ng_SetRandSeed(ctypes.c_long(seed))  # breath and roughness are random, seeded with the time
         self._set_voice(voice)
@@ -90,7 +93,7 @@ class Synthesizer:
         if self._library.espeak_Synth(encoded, size, 0, POS_CHARACTER, 0, CHARS_UTF8, None, None) != 0:
             raise OSError(f"espeak-ng could not speak {text!r}")
         samples = np.concatenate(self._blocks)
-        return Speech(samples, time_words(word_positions, self._words, self._pauses, len(samples)))
+        return Speech(samples, self._sample_rate, time_words(word_positions, self._words, self._pauses, len(samples)))
 
     def _initialize(self) -> int:
         data = espeakng_loader.get_data_path()
@@ -104,8 +107,10 @@ class Synthesizer:
         return sample_rate
 
     def _set_voice(self, voice: Voice) -> None:
-        if self._library.espeak_SetVoiceByName(voice.name.encode()) != 0:
-            raise OSError(f"{espeakng_loader.get_data_path()}: espeak-ng has no voice {voice.name!r} here")
+        data = Path(espeakng_loader.get_data_path())
+        has_variant = (data / "voices" / "!v" / voice.variant).is_file()  # espeak-ng ignores one that is not there
+        if not has_variant or self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
+            raise OSError(f"{data}: no voice {voice.accent}+{voice.variant} here; reinstall espeakng-loader")
         settings = {RATE: voice.words_per_minute, VOLUME: QUIET, PITCH: voice.pitch, RANGE: voice.pitch_range}
         for parameter, value in settings.items():
             self._library.espeak_SetParameter(parameter, value, 0)

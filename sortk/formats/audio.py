@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from sortk.formats.files import FormatError, atomic_path
+from sortk.formats.files import FormatError, atomic_path, is_file
 
 Samples = npt.NDArray[np.float32]
 
@@ -81,7 +81,7 @@ def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    if not path.is_file():
+    if not is_file(path):
         raise FormatError(path, None, "no such audio file")
     try:
         file = soundfile.SoundFile(path)

@@ -26,7 +26,7 @@ def writable(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def check_segment(segment: Segment) -> None:
-    """ValueError for names that would not come back as one field, and for times that are no times."""
+    """ValueError for a segment that columns cannot hold."""
     check_name("session id", segment.session_id)
     check_name("speaker", segment.speaker)
     check_name("channel", segment.channel)
@@ -34,6 +34,7 @@ def check_segment(segment: Segment) -> None:
 
 
 def check_name(kind: str, name: str) -> None:
+    """ValueError for a name that would not come back as one field."""
     if not is_token(name):
         raise ValueError(f"{kind} {quote(name)} is empty or holds white space")
     if name.startswith((";", "\ufeff")):  # at the start of a line these would be a comment and a byte order mark
@@ -41,6 +42,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def check_times(item: Segment | Region) -> None:
+    """ValueError for times that are no times, or that leave no duration when they are written."""
     if 0 <= round(item.start, 6) < round(item.end, 6) <= MAX_SECONDS:
         return
     raise ValueError(f"{item.session_id}: {item.start} to {item.end} {_time_fault(item.start, item.end)}")
@@ -58,5 +60,5 @@ def _time_fault(start: float, end: float) -> str:
 
 def start_and_duration(segment: Segment) -> tuple[str, str]:
     """As written: the duration lies between the rounded times, so that start + duration gives the end again."""
-    start, end = round(segment.start, 6), round(segment.end, 6)
+    start, end = round(float(segment.start), 6), round(float(segment.end), 6)
     return format_seconds(start), format_seconds(end - start)

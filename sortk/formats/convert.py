@@ -10,7 +10,7 @@ from pathlib import Path
 from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
 from sortk.formats.annotation import annotated
 from sortk.formats.detect import detect
-from sortk.formats.files import files_in, is_token, quote, read_lines
+from sortk.formats.files import files_in, is_file, is_token, quote, read_lines
 from sortk.records import Segment, Session
 
 __all__ = ["Material", "convert", "detect", "load", "stream_segments"]
@@ -110,5 +110,5 @@ def _with_files(path: Path, session: Session, segments: list[Segment]) -> Sessio
 def _write_kaldi(folder: Path, material: Material) -> None:
     recordings = {session.session_id: session.audio_path for session in material.sessions}
     # A session can be a window; reco2dur wants the length of the whole file, which only its header tells.
-    durations = {name: audio.info(path).seconds for name, path in recordings.items() if path.exists()}
+    durations = {name: audio.info(path).seconds for name, path in recordings.items() if is_file(path)}
     kaldi.write(folder, recordings, material.segments, durations)

@@ -67,11 +67,20 @@ def _open_bytes(path: Path) -> gzip.GzipFile | io.BufferedReader:
         raise IsADirectoryError(f"{path}: is a folder, not a file") from None
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no disk can hold is not an error."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def files_in(path: Path, *suffixes: str) -> list[Path]:
-    """The file itself, or every file with one of the suffixes in the folder, sorted by name."""
+    """The file itself, or every file with one of the suffixes in a folder that is not hidden, sorted by name."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(suffixes))
+    visible = (file for file in path.iterdir() if file.name.endswith(suffixes) and not file.name.startswith("."))
+    found = sorted(file for file in visible if file.is_file())
     if not found:
         raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} file in this folder")
     return found

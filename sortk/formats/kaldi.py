@@ -25,6 +25,7 @@ from sortk.formats.files import (
     atomic_text,
     check_span,
     format_seconds,
+    is_file,
     is_token,
     parse_seconds,
     quote,
@@ -76,7 +77,7 @@ def read(folder: Path) -> KaldiData:
     reco2dur.check_keys(wav_scp)
     recordings = {key: _audio_path(row, wav_scp.path) for key, row in wav_scp.rows.items()}
     durations = {key: _seconds(row, reco2dur.path) for key, row in reco2dur.rows.items()}
-    spans = _spans(segments, recordings, durations) if utterances is segments else _whole(recordings, durations)
+    spans = _spans(segments, recordings) if utterances is segments else _whole(recordings, durations)
     return KaldiData(recordings, [_segment(span, utt2spk, text) for span in spans], durations)
 
 
@@ -101,7 +102,7 @@ def _audio_path(row: Row, wav_scp: Path) -> Path:
         raise FormatError(wav_scp, row.line, f"names no audio file: {quote(row.value)}")
     path, from_working_folder = resolve_path(row.value, wav_scp), Path(row.value)
     # Kaldi itself counts relative paths from the folder where it runs.
-    return from_working_folder if from_working_folder.exists() and not path.exists() else path
+    return from_working_folder if is_file(from_working_folder) and not is_file(path) else path
 
 
 def _seconds(row: Row, reco2dur: Path) -> float:
@@ -122,7 +123,7 @@ def _whole(recordings: Mapping[str, Path], durations: Mapping[str, float]) -> It
         yield Span(key, key, 0.0, durations[key] if key in durations else audio.info(path).seconds)
 
 
-def _spans(segments: Table, recordings: Mapping[str, Path], durations: Mapping[str, float]) -> Iterator[Span]:
+def _spans(segments: Table, recordings: Mapping[str, Path]) -> Iterator[Span]:
     path = segments.path
     for key, row in segments.rows.items():
         fields = row.value.split()

@@ -54,7 +54,7 @@ def _segment(entry: Entry) -> Segment:
 
 
 def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]) -> None:
-    """Both files; of sessions that are not there, because no audio is known, no recordings."""
+    """Both files; only the supervisions if there are no sessions, because no audio is known."""
     lhotse = _import_lhotse()
     recordings = [_recording(lhotse, session) for session in sessions]
     supervisions = [
@@ -70,6 +70,8 @@ def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]
     ]
     if recordings:
         _write_lines(folder / RECORDINGS, recordings)
+    else:
+        (folder / RECORDINGS).unlink(missing_ok=True)
     _write_lines(folder / SUPERVISIONS, supervisions)
 
 

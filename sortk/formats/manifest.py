@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import FormatError, Lines, path_text, quote, read_lines
+from sortk.formats.files import FormatError, Lines, is_file, path_text, quote, read_lines
 from sortk.formats.objects import Entry, encode, entries, id_of, write_lines
 from sortk.records import Session
 
@@ -50,7 +50,7 @@ def check_files(numbered: Iterable[tuple[int, Session]], path: Path) -> None:
     for number, session in numbered:
         for key, field in PATHS.items():
             file: Path | None = getattr(session, field)
-            if file is not None and not file.is_file():
+            if file is not None and not is_file(file):
                 raise FormatError(path, number, f"{key} names a file that does not exist: {file}")
 
 

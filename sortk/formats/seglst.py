@@ -96,6 +96,11 @@ def write(path: Path, segments: Iterable[Segment]) -> None:
 
 def _as_object(segment: Segment) -> dict[str, Any]:
     columns.check_times(segment)
-    named = {"session_id": segment.session_id, "speaker": segment.speaker}
-    timed = {"start_time": round(segment.start, 6), "end_time": round(segment.end, 6), "words": segment.text}
-    return named | timed | ({} if segment.channel == "1" else {"channel": segment.channel})
+    return {
+        "session_id": segment.session_id,
+        "speaker": segment.speaker,
+        "start_time": round(float(segment.start), 6),
+        "end_time": round(float(segment.end), 6),
+        "words": segment.text,
+        **({} if segment.channel == "1" else {"channel": segment.channel}),
+    }

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import FormatError, Lines, path_text, quote, read_lines, span_fault
+from sortk.formats.files import FormatError, Lines, is_file, path_text, quote, read_lines, span_fault
 from sortk.formats.objects import Entry, entries, id_of, write_lines
 from sortk.records import Source, Word
 
@@ -41,7 +41,7 @@ def check_files(numbered: Iterable[tuple[int, Source]], path: Path) -> None:
     """FormatError for the first utterance, as `parse` gives them, whose audio is not there."""
     found: set[Path] = set()
     for number, source in numbered:
-        if source.audio_path not in found and not source.audio_path.is_file():
+        if source.audio_path not in found and not is_file(source.audio_path):
             raise FormatError(path, number, f"audio_filepath names a file that does not exist: {source.audio_path}")
         found.add(source.audio_path)
 

@@ -97,7 +97,7 @@ def _write_session(plan: Plan, samples: Int16, paths: SessionPaths) -> None:
     seglst.write(paths.seglst, words)
     ctm.write(paths.ctm, words)
     with atomic_text(paths.plan) as file:
-        json.dump(plan_to_json(plan, paths.plan), file)
+        file.write(json.dumps(plan_to_json(plan, paths.plan)))
 
 
 @dataclass(frozen=True, slots=True)

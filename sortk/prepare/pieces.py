@@ -66,8 +66,14 @@ class SpeakerIndex:
 def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> SpeakerIndex | None:
     """Finds the pieces of all `sources` (of one speaker) and writes them to `path`; None if there is no speech."""
     utterances = [pieces for pieces in _find_pieces(sources, sample_rate) if pieces]
+    files = sorted({pieces[0].audio_path for pieces in utterances})
+    content = {
+        "speaker": sources[0].speaker,
+        "audio": [path_text(file, path) for file in files],
+        "utterances": [_utterance_to_json(pieces, files.index(pieces[0].audio_path)) for pieces in utterances],
+    }
     with atomic_text(path) as file:
-        json.dump([[_to_json(piece, path) for piece in pieces] for pieces in utterances], file)
+        file.write(json.dumps(content))
     return summarize_index(path)
 
 
@@ -83,20 +89,25 @@ def summarize_index(path: Path) -> SpeakerIndex | None:
 
 def read_index(path: Path) -> list[list[Piece]]:
     """The pieces of each utterance, as `index_speaker` wrote them."""
-    with path.open(encoding="utf-8") as file:
-        return [[_from_json(fields, path) for fields in pieces] for pieces in json.load(file)]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    files = [resolve_path(file, path) for file in content["audio"]]
+    return [_utterance_from_json(utterance, content["speaker"], files) for utterance in content["utterances"]]
 
 
-def _to_json(piece: Piece, path: Path) -> list[Any]:
-    words = [[word.text, word.start, word.end] for word in piece.words]
-    numbers = [piece.start, piece.duration_ms, piece.lead_ms, piece.tail_ms, piece.energy]
-    return [piece.speaker, piece.utterance_id, path_text(piece.audio_path, path), *numbers, words]
+def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
+    rows = [
+        [p.start, p.duration_ms, p.lead_ms, p.tail_ms, p.energy, [[word.text, word.start, word.end] for word in p.words]]
+        for p in pieces
+    ]
+    return [pieces[0].utterance_id, audio_number, rows]
 
 
-def _from_json(fields: list[Any], path: Path) -> Piece:
-    speaker, utterance_id, audio_filepath, *numbers, words = fields
-    audio_path = resolve_path(audio_filepath, path)
-    return Piece(speaker, utterance_id, audio_path, *numbers, tuple(Word(*word) for word in words))
+def _utterance_from_json(utterance: list[Any], speaker: str, files: Sequence[Path]) -> list[Piece]:
+    utterance_id, audio_number, rows = utterance
+    return [
+        Piece(speaker, utterance_id, files[audio_number], *numbers, tuple(Word(*word) for word in words))
+        for *numbers, words in rows
+    ]
 
 
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:

@@ -116,7 +116,9 @@ def _word_times(piece: PlannedPiece, word: Word, sample_rate: int) -> tuple[floa
 
 
 def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
-    """The plan as it is written to the file `path` (which audio paths are relative to)."""
+    """The plan as it is written to the file `path`, which the audio paths are relative to."""
+    files = list(dict.fromkeys(piece.audio_path for turn in plan.turns for piece in turn.pieces))
+    number_of = {file: number for number, file in enumerate(files)}
 
     def clip_json(clip: Clip | None) -> list[Any] | None:
         return clip and [path_text(clip.audio_path, path), clip.start, clip.duration]
@@ -124,16 +126,17 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
     def piece_json(piece: PlannedPiece) -> list[Any]:
         words = [[word.text, word.start, word.end] for word in piece.words]
         numbers = [piece.start, piece.n_samples, piece.lead, piece.tail, piece.at_sample]
-        return [path_text(piece.audio_path, path), *numbers, words]
+        return [number_of[piece.audio_path], *numbers, words]
 
     return {
         "session_id": plan.session_id,
         "sample_rate": plan.sample_rate,
         "n_samples": plan.n_samples,
+        "exact": plan.exact,
         "speakers": [{"name": s.name, "gain": s.gain, "rir": clip_json(s.rir)} for s in plan.speakers],
         "noise": clip_json(plan.noise),
         "snr_db": plan.snr_db,
-        "exact": plan.exact,
+        "audio": [path_text(file, path) for file in files],
         "turns": [
             [turn.speaker, turn.start_sample, turn.end_sample, [piece_json(piece) for piece in turn.pieces]]
             for turn in plan.turns
@@ -143,13 +146,14 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
 
 def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
     """The inverse of `plan_to_json`."""
+    files = [resolve_path(file, path) for file in fields["audio"]]
 
     def clip(value: list[Any] | None) -> Clip | None:
         return None if value is None else Clip(resolve_path(value[0], path), value[1], value[2])
 
     def piece(value: list[Any]) -> PlannedPiece:
-        audio_filepath, *numbers, words = value
-        return PlannedPiece(resolve_path(audio_filepath, path), *numbers, tuple(Word(*word) for word in words))
+        number, *numbers, words = value
+        return PlannedPiece(files[number], *numbers, tuple(Word(*word) for word in words))
 
     return Plan(
         session_id=fields["session_id"],

@@ -20,7 +20,8 @@ def parse(*lines: str) -> list[Segment]:
 
 
 @pytest.mark.parametrize(
-    "line", ["s alice 0.5 0.25 hello", "s alice 0.5 0.25 hello 0.98", "s alice .5 .25 hello NA", " s\talice .5 .25 hello"]
+    "line",
+    ["s alice 0.5 0.25 hello", "s alice 0.5 0.25 hello 0.98", "s alice .5 .25 hello NA", " s\talice .5 .25 hello"],
 )
 def test_the_second_column_is_the_speaker(line: str) -> None:
     assert parse(";; comment", line) == [Segment("s", "alice", 0.5, 0.75, "hello")]

@@ -130,14 +130,16 @@ def test_what_cannot_be_written(tmp_path: Path, recordings: dict[str, Path], seg
 
 
 @given(
-    recordings=st.dictionaries(st.sampled_from(["r1", "r2", "ü"]), names.filter(lambda n: not n.endswith("|")), min_size=1),
+    recordings=st.dictionaries(
+        st.sampled_from(["r1", "r2", "ü"]), names.filter(lambda n: not n.endswith("|")), min_size=1
+    ),
     data=st.data(),
 )
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, recordings: dict[str, str], data: st.DataObject) -> None:
     folder = tmp_path_factory.getbasetemp() / "kaldi"
     files = {key: Path("/corpus") / name.replace("/", "_") / "a.wav" for key, name in recordings.items()}
     spoken = data.draw(st.lists(segments(session_id=st.sampled_from(sorted(files)), channel=st.just("1"))))
-    durations = {key: 1.5 for key in files}
+    durations = dict.fromkeys(files, 1.5)
     kaldi.write(folder, files, spoken, durations)
     back = kaldi.read(folder)
     assert (back.recordings, back.durations) == (files, durations)

@@ -73,7 +73,8 @@ def test_an_empty_text_is_a_transcript() -> None:
 
 
 @pytest.mark.parametrize(
-    ("audio", "offset", "name"), [("a.b.wav", 0, "a.b"), ("a.wav", 1.2345, "a-1234"), ("my talk.wav", 90, "my_talk-90000")]
+    ("audio", "offset", "name"),
+    [("a.b.wav", 0, "a.b"), ("a.wav", 1.2345, "a-1234"), ("my talk.wav", 90, "my_talk-90000")],
 )
 def test_names_from_the_audio(audio: str, offset: float, name: str) -> None:
     assert parse(json.dumps({"audio_filepath": audio, "offset": offset}))[0].session_id == name

@@ -41,7 +41,9 @@ def test_shorter_lines_and_other_blanks(line: str) -> None:
 def test_comments_empty_lines_and_other_types_are_skipped() -> None:
     others = [f"{name} s 1 0 1 <NA> <NA> alice <NA> <NA>" for name in sorted(rttm.OTHER_TYPES)]
     assert len(others) == 13
-    assert parse("", ";; a comment", "   ", *others, "SPKR-INFO s 1 <NA> <NA> <NA> unknown alice <NA>", GOOD) == parse(GOOD)
+    assert parse("", ";; a comment", "   ", *others, "SPKR-INFO s 1 <NA> <NA> <NA> unknown alice <NA>", GOOD) == parse(
+        GOOD
+    )
 
 
 def test_order_of_the_file_is_kept_and_overlap_is_fine() -> None:
@@ -92,7 +94,9 @@ def test_streaming_does_not_wait_for_the_end() -> None:
 
 def test_written_file_is_sorted(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.rttm"
-    rttm.write(path, [Segment("t", "b", 0, 1), Segment("s", "b", 2, 3), Segment("s", "b", 1, 3), Segment("s", "a", 1, 3)])
+    rttm.write(
+        path, [Segment("t", "b", 0, 1), Segment("s", "b", 2, 3), Segment("s", "b", 1, 3), Segment("s", "a", 1, 3)]
+    )
     assert path.read_text() == (
         "SPEAKER s 1 1.000 2.000 <NA> <NA> a <NA> <NA>\n"
         "SPEAKER s 1 1.000 2.000 <NA> <NA> b <NA> <NA>\n"

@@ -81,7 +81,8 @@ def test_broken_json(text: str, message: str) -> None:
 
 def test_zero_duration_can_be_kept() -> None:
     text = json.dumps([GOOD | {"end_time": 0.5}])
-    assert list(seglst.parse([(1, text)], Path("a"), "keep"))[0].end == 0.5
+    (segment,) = seglst.parse([(1, text)], Path("a"), "keep")
+    assert segment.end == 0.5
 
 
 def test_written_file_has_an_entry_per_line_and_is_json(tmp_path: Path) -> None:
@@ -89,8 +90,8 @@ def test_written_file_has_an_entry_per_line_and_is_json(tmp_path: Path) -> None:
     seglst.write(path, [Segment("s", "ä", 0.1 + 0.2, 1, "x\ny"), Segment("s", "b", 0, 2, channel="2")])
     assert path.read_text(encoding="utf-8").split("\n") == [
         "[",
-        '{"session_id": "s", "speaker": "ä", "start_time": 0.3, "end_time": 1, "words": "x\\ny"},',
-        '{"session_id": "s", "speaker": "b", "start_time": 0, "end_time": 2, "words": "", "channel": "2"}',
+        '{"session_id": "s", "speaker": "ä", "start_time": 0.3, "end_time": 1.0, "words": "x\\ny"},',
+        '{"session_id": "s", "speaker": "b", "start_time": 0.0, "end_time": 2.0, "words": "", "channel": "2"}',
         "]",
         "",
     ]
@@ -103,7 +104,8 @@ def test_no_segments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "segment", [Segment("s", "", 0, 1), Segment("s", "a", 1, 1), Segment("s", "a", 0, 1, "\ud800"), Segment("", "a", 0, 1)]
+    "segment",
+    [Segment("s", "", 0, 1), Segment("s", "a", 1, 1), Segment("s", "a", 0, 1, "\ud800"), Segment("", "a", 0, 1)],
 )
 def test_what_cannot_be_written(tmp_path: Path, segment: Segment) -> None:
     with pytest.raises(ValueError):

@@ -123,8 +123,8 @@ def test_targets_average_to_the_setting_for_any_number_of_sessions(n_sessions: i
     options = SimulateOptions(overlap=0.12, silence=0.1)
     for seed in range(5):
         targets = [draw_targets(options, seed, "sim", index) for index in range(n_sessions)]
-        assert statistics.mean(target.overlap for target in targets) == pytest.approx(0.12, abs=0.2 / n_sessions)
-        assert statistics.mean(target.silence for target in targets) == pytest.approx(0.10, abs=0.2 / n_sessions)
+        assert statistics.mean(target.overlap for target in targets) == pytest.approx(0.12, abs=0.3 / n_sessions)
+        assert statistics.mean(target.silence for target in targets) == pytest.approx(0.10, abs=0.3 / n_sessions)
         counts = [sum(target.n_speakers == n for target in targets) for n in (2, 3, 4)]
         assert max(counts) - min(counts) <= 5
 
