@@ -300,7 +300,7 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
     table = given
     for override in overrides:
         table = merge_tables(table, parse_override(override))
-    return build_options(options, table, "settings")
+    return build_options(options, table, "options")
 
 
 @main.command()

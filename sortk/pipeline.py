@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from sortk import __version__
 from sortk.cluster import RunJobs
@@ -159,15 +159,24 @@ def build_folder(folder: Folder, identity: Identity, work: Callable[[Path], None
         _remove_leftovers(folder.partial)
         write_json(folder.started, identity.marker())
         began = time.monotonic()
-        with _log_to(folder.partial / "log" / "stage.log"):
-            log.info(
-                "%s: %s into %s", identity.title, "goes on" if status.state == "partial" else "starts", folder.final
-            )
-            work(folder.partial)
-            seconds = time.monotonic() - began
-            log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
+        try:
+            with _log_to(folder.partial / "log" / "stage.log"):
+                verb = "goes on" if status.state == "partial" else "starts"
+                log.info("%s: %s into %s", identity.title, verb, folder.final)
+                work(folder.partial)
+                seconds = time.monotonic() - began
+                log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
+        except BaseException:
+            _forget_if_empty(folder)
+            raise
         _finish(folder, seconds)
     return True
+
+
+def _forget_if_empty(folder: Folder) -> None:
+    """A run that failed before it made anything leaves nothing behind."""
+    if {path.name for path in folder.partial.iterdir()} <= {folder.started.name, "log"}:
+        shutil.rmtree(folder.partial)
 
 
 def _say_skipped(title: str, folder: Folder) -> None:
@@ -214,34 +223,46 @@ def _remove_leftovers(partial: Path) -> None:
 @contextlib.contextmanager
 def _hold_lock(folder: Folder, title: str) -> Iterator[None]:
     # flock is released by the kernel when the process ends, however it ends: a lock can never be left behind.
-    with folder.lock.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{title} is already being run by {_read_holder(folder)}; wait for it to end") from None
+    with _open_locked(folder, title) as file:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
         file.flush()
         try:
             yield
         finally:
-            file.truncate(0)
+            folder.lock.unlink(missing_ok=True)
+
+
+def _open_locked(folder: Folder, title: str) -> IO[str]:
+    while True:
+        file = folder.lock.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ValueError(f"{title} is already being run by {_read_holder(folder)}; wait for it to end") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), folder.lock.stat()):
+                return file
+        file.close()  # its last holder has removed it in the meantime
 
 
 def _lock_holder(folder: Folder) -> str:
     """Who works on the folder right now; empty if nobody does."""
-    if not folder.lock.exists():
-        return ""
-    with folder.lock.open("r", encoding="utf-8") as file:
-        try:
+    try:
+        with folder.lock.open("r", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read_holder(folder)
+    except BlockingIOError:
+        return _read_holder(folder)
+    except FileNotFoundError:
+        return ""
     return ""
 
 
 def _read_holder(folder: Folder) -> str:
-    return folder.lock.read_text(encoding="utf-8") or "another process"
+    with contextlib.suppress(FileNotFoundError):
+        return folder.lock.read_text(encoding="utf-8") or "another process"
+    return "another process"
 
 
 @contextlib.contextmanager
@@ -256,7 +277,9 @@ def _log_to(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         log.debug("the traceback", exc_info=True)
-        handler.handle(log.makeRecord(log.name, logging.ERROR, "", 0, str(error), (), None))  # the terminal has it from cli
+        handler.handle(
+            log.makeRecord(log.name, logging.ERROR, "", 0, str(error), (), None)
+        )  # the terminal has it from cli
         raise
     finally:
         sortk_log.removeHandler(handler)

@@ -39,7 +39,7 @@ def test_a_folder_appears_whole_with_its_marker(tmp_path: Path) -> None:
     assert (folder.final / "result.txt").read_text(encoding="utf-8") == "whole"
     marker = json.loads(folder.done.read_text(encoding="utf-8"))
     assert marker["key"] == FIRST.key and marker["settings"] == FIRST.settings
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "out"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "done in" in (folder.final / "log" / "stage.log").read_text(encoding="utf-8")
     status = inspect_folder(folder, FIRST)
     assert status.state == "done" and status.n_bytes is not None and status.seconds is not None
@@ -86,6 +86,15 @@ def test_a_failed_run_leaves_the_older_result_and_goes_on_from_its_partial(tmp_p
     assert build_folder(folder, second, go_on)
     assert (folder.final / "result.txt").read_text(encoding="utf-8") == "whole"
     assert not folder.partial.exists()
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
+    def fail_at_once(out: Path) -> None:
+        raise ValueError("no such input")
+
+    with pytest.raises(ValueError, match="no such input"):
+        build_folder(Folder(tmp_path / "out"), FIRST, fail_at_once)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_partial_of_other_settings_is_refused(tmp_path: Path) -> None:
@@ -216,7 +225,9 @@ def test_a_changed_setting_makes_its_stage_and_all_after_it_stale(tmp_path: Path
     assert changed.status(STAGES[1]).why == "its input 00-first changed"
     with pytest.raises(ValueError, match="stage 0"):
         changed.run(STAGES[1], map, force=True)
-    assert list(changed.dry_run(STAGES, force=False, redo_done=False))[0].startswith("stage 0 (first): would be refused")
+    assert list(changed.dry_run(STAGES, force=False, redo_done=False))[0].startswith(
+        "stage 0 (first): would be refused"
+    )
     assert run_all(changed, force=True) == [True, True]
     assert (tmp_path / "01-second" / "copy.txt").read_text(encoding="utf-8") == "30.0"
 

@@ -13,7 +13,7 @@ def write_recipe(folder: Path, text: str) -> str:
 
 
 def test_tables_become_typed_options(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, 'seed = 7\n[simulate]\nseconds = 30\nhours = {train = 2, test = 0.5}\n')
+    path = write_recipe(tmp_path, "seed = 7\n[simulate]\nseconds = 30\nhours = {train = 2, test = 0.5}\n")
     recipe = load_recipe(path)
     assert (recipe.seed, recipe.name) == (7, tmp_path.name)
     assert recipe.simulate.seconds == 30.0 and isinstance(recipe.simulate.seconds, float)
@@ -21,7 +21,9 @@ def test_tables_become_typed_options(tmp_path: Path) -> None:
 
 
 def test_overrides_come_after_the_variant(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, "[simulate]\noverlap = 0.1\n[variants.dense.simulate]\noverlap = 0.3\nsilence = 0.0\n")
+    path = write_recipe(
+        tmp_path, "[simulate]\noverlap = 0.1\n[variants.dense.simulate]\noverlap = 0.3\nsilence = 0.0\n"
+    )
     assert load_recipe(path).simulate.overlap == 0.1
     assert load_recipe(path, variant="dense").simulate.overlap == 0.3
     both = load_recipe(path, ["simulate.overlap=0.2"], "dense").simulate
@@ -38,7 +40,7 @@ def test_overrides_come_after_the_variant(tmp_path: Path) -> None:
         ("[simulate]\nmin_speakers = true\n", "min_speakers is True; it must be a whole number"),
         ("[simulate]\nhours = 3\n", "hours is 3; it must be a table"),
         ("[simulate]\noverlap = nan\n", "overlap is nan; it must be a number"),
-        ("[simulate]\nhours = {train = -1}\n", "hours must be more than 0, not -1 (train)"),
+        ("[simulate]\nhours = {train = -1}\n", "hours must be more than 0, not -1"),
         ("[simulate\n", "not valid TOML"),
     ],
 )

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.corpora.jobs import RunJobs
-from sortk.corpora.ready import find_sources
+from sortk.corpora.ready import find_sources, read_existing
 from sortk.corpora.splits import split_speakers
-from sortk.formats import audio, sources
+from sortk.formats import audio
 from sortk.formats.files import FormatError
 from sortk.records import Source
 
@@ -48,7 +48,7 @@ class SpeakerFolder:
 def prepare(corpus_dir: Path, options: AudioMnistOptions, run_jobs: RunJobs) -> list[Source]:
     """All recordings, split by speaker."""
     ready = find_sources(corpus_dir)
-    utterances = sources.read(ready) if ready else _read_checkout(corpus_dir, run_jobs)
+    utterances = read_existing(ready) if ready else _read_checkout(corpus_dir, run_jobs)
     return _with_splits(utterances, options)
 
 

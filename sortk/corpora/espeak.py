@@ -136,7 +136,10 @@ def _speak_utterances(
             sentence = make_sentence(seed, speaker.name, index)
             speech = synthesizer.speak(sentence.spoken, sentence.word_positions)
             block = _resample(speech)
-            utterances.append(_source(speaker, index, sentence, speech, audio_path, n_before, len(block)))
+            name = f"{speaker.name}-{index:04d}"
+            utterances.append(
+                _source(speaker, name, sentence, speech, path=audio_path, n_before=n_before, n_samples=len(block))
+            )
             blocks.append(block)
             n_before += len(block)
     return _set_level(np.concatenate(blocks), utterances), utterances
@@ -144,10 +147,11 @@ def _speak_utterances(
 
 def _source(
     speaker: EspeakSpeaker,
-    index: int,
+    name: str,
     sentence: Sentence,
     speech: Speech,
-    audio_path: Path,
+    *,
+    path: Path,
     n_before: int,
     n_samples: int,
 ) -> Source:
@@ -157,8 +161,8 @@ def _source(
         for text, (start, end) in zip(sentence.words, speech.word_spans, strict=True)
     )
     return Source(
-        utterance_id=f"{speaker.name}-{index:04d}",
-        audio_path=audio_path,
+        utterance_id=name,
+        audio_path=path,
         offset=n_before / SAMPLE_RATE,
         duration=n_samples / SAMPLE_RATE,
         speaker=speaker.name,

@@ -19,9 +19,14 @@ def prepare(corpus_dir: Path, valid_fraction: float, test_fraction: float, seed:
     path = find_sources(corpus_dir)
     if path is None:
         raise FileNotFoundError(f"{corpus_dir}: not a .jsonl file, and no folder that holds a {SOURCES_NAME}")
+    return fill_splits(read_existing(path), valid_fraction, test_fraction, seed)
+
+
+def read_existing(path: Path) -> list[Source]:
+    """The utterances of a sources file; an error for the first whose audio is not there."""
     numbered = list(sources.parse(read_lines(path), path))
     sources.check_files(numbered, path)
-    return fill_splits([source for _, source in numbered], valid_fraction, test_fraction, seed)
+    return [source for _, source in numbered]
 
 
 def find_sources(path: Path) -> Path | None:

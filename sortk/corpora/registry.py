@@ -54,7 +54,7 @@ def prepare_corpus(
     options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs = map
 ) -> dict[str, SplitSummary]:
     """Writes `out_dir`/sources.jsonl, and beside it audio that had to be made; returns what each split holds."""
-    utterances = _find_corpus(options).read(options, out_dir, seed, run_jobs)
+    utterances = find_corpus(options).read(options, out_dir, seed, run_jobs)
     sources.write(out_dir / ready.SOURCES_NAME, utterances)
     return summarize(utterances)
 
@@ -74,7 +74,8 @@ def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
     }
 
 
-def _find_corpus(options: PrepareOptions) -> Corpus:
+def find_corpus(options: PrepareOptions) -> Corpus:
+    """The corpus that the options name; an error if it is unknown, or not on disk where they say."""
     corpus = CORPORA.get(options.corpus)
     if corpus is None:
         raise ValueError(f"unknown corpus {options.corpus!r}; corpora: {', '.join(CORPORA)}")

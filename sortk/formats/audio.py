@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate
                 compression_level=FLAC_LEVEL,
             )
         except soundfile.SoundFileError as error:
-            raise OSError(f"{path}: cannot be written ({error})") from None
+            # libsndfile does not tell why; a disk without room for the samples is the usual reason.
+            full = shutil.disk_usage(path.parent).free < samples.nbytes
+            raise OSError(f"{path}: cannot be written ({'no space left on device' if full else error})") from None
 
 
 @contextmanager

@@ -120,12 +120,17 @@ def entries(lines: Lines, path: Path) -> Iterator[tuple[int, Entry]]:
 
 
 def write_lines(path: Path, values: Iterable[Any], parse: Callable[[Lines, Path], Iterable[object]]) -> None:
-    """A JSON Lines file; ValueError, and no file, if `parse` could not read it back."""
-    lines = [encode(value) for value in values]
-    for _ in parse(enumerate(lines, start=1), path):
-        pass
+    """A JSON Lines file; ValueError, and no file, if `parse` could not read it back. Streams: values may be endless."""
     with atomic_text(path) as file:
-        file.writelines(f"{line}\n" for line in lines)
+
+        def write_all() -> Iterator[tuple[int, str]]:
+            for number, value in enumerate(values, start=1):
+                line = encode(value)
+                file.write(f"{line}\n")
+                yield number, line
+
+        for _ in parse(write_all(), path):
+            pass
 
 
 def id_of(audio: Path) -> str:

@@ -96,7 +96,14 @@ def read_index(path: Path) -> list[list[Piece]]:
 
 def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
     rows = [
-        [p.start, p.duration_ms, p.lead_ms, p.tail_ms, p.energy, [[word.text, word.start, word.end] for word in p.words]]
+        [
+            p.start,
+            p.duration_ms,
+            p.lead_ms,
+            p.tail_ms,
+            p.energy,
+            [[word.text, word.start, word.end] for word in p.words],
+        ]
         for p in pieces
     ]
     return [pieces[0].utterance_id, audio_number, rows]

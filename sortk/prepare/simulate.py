@@ -60,8 +60,8 @@ class SimulateOptions:
     sample_rate: int = 16000
 
     def __post_init__(self) -> None:
-        for split, hours in self.hours.items():
-            _require(hours > 0, f"hours must be more than 0, not {hours:g} ({split})")
+        for hours in self.hours.values():
+            _require(hours > 0, f"hours must be more than 0, not {hours:g}")
         _require(
             1 <= self.min_speakers <= self.max_speakers,
             f"speakers must be a range such as 2-4, not {self.min_speakers}-{self.max_speakers}",

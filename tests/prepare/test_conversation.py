@@ -14,7 +14,9 @@ from sortk.prepare.pieces import Piece
 from sortk.records import Segment, Word
 
 
-def make_cast(n_speakers: int, rng: Random, shortest_ms: int = 200, longest_ms: int = 3000) -> dict[str, list[list[Piece]]]:
+def make_cast(
+    n_speakers: int, rng: Random, shortest_ms: int = 200, longest_ms: int = 3000
+) -> dict[str, list[list[Piece]]]:
     def piece(speaker: str, n: int) -> Piece:
         words = tuple(Word("w", 0.0, 0.1) for _ in range(rng.randint(1, 6)))
         length_ms = rng.randint(shortest_ms, longest_ms)

@@ -49,7 +49,9 @@ def test_every_official_list_plans(path: Path) -> None:
     for index, mixture in enumerate(mixtures):
         plan = mixer.plan(index)
         assert len(plan.turns) == len(mixture.utterances)
-        assert sum(len(words) for words in (utterance.text.split() for utterance in mixture.utterances)) == len(plan.words())
+        assert sum(len(words) for words in (utterance.text.split() for utterance in mixture.utterances)) == len(
+            plan.words()
+        )
 
 
 def test_training_mixtures_start_apart_and_overlap(tmp_path: Path) -> None:
@@ -78,7 +80,10 @@ def test_training_mixtures_start_apart_and_overlap(tmp_path: Path) -> None:
     [
         ('{"id": "a"}', "wavs is not a list"),
         ('{"id": "a", "wavs": [], "speakers": [], "texts": [], "delays": [], "durations": []}', "lists of one length"),
-        ('{"id": "a", "wavs": ["x"], "speakers": ["s"], "texts": ["t"], "delays": [-1], "durations": [1]}', "delay is neg"),
+        (
+            '{"id": "a", "wavs": ["x"], "speakers": ["s"], "texts": ["t"], "delays": [-1], "durations": [1]}',
+            "delay is neg",
+        ),
         ('{"id": "a", "wavs": ["x"], "speakers": ["s"], "texts": [3], "delays": [0], "durations": [1]}', "text is not"),
         ("{", "broken JSON"),
     ],

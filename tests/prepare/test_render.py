@@ -129,7 +129,9 @@ def test_the_cache_forgets_the_oldest_file(tmp_path: Path) -> None:
 def test_clips_are_those_of_the_manifest_or_all_files(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "deep" / "b.flac", noise(16000, 0))
     assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.0, 1.0)]
-    (tmp_path / "manifest.jsonl").write_text('{"file": "deep/b.flac", "start": 0.5, "duration": 0.25}\n', encoding="utf-8")
+    (tmp_path / "manifest.jsonl").write_text(
+        '{"file": "deep/b.flac", "start": 0.5, "duration": 0.25}\n', encoding="utf-8"
+    )
     assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.5, 0.25)]
     with pytest.raises(ValueError, match="no such folder"):
         find_clips(tmp_path / "nowhere")

@@ -12,7 +12,14 @@ import pytest
 from sortk.cluster import run_local
 from sortk.formats import audio, ctm, manifest, rttm, seglst, sources
 from sortk.prepare.mixtures import measure_activity
-from sortk.prepare.simulate import SimulateOptions, Simulator, draw_targets, index_sources, simulate_set, simulate_splits
+from sortk.prepare.simulate import (
+    SimulateOptions,
+    Simulator,
+    draw_targets,
+    index_sources,
+    simulate_set,
+    simulate_splits,
+)
 from sortk.records import Source
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -43,7 +50,9 @@ def test_files_agree_with_each_other_and_with_the_sound(tmp_path: Path, make_sou
         assert session.rttm_path and session.seglst_path and session.ctm_path
         segments, words = rttm.read(session.rttm_path), seglst.read(session.seglst_path)
         assert session.num_speakers == len({segment.speaker for segment in segments})
-        assert [(w.start, w.end, w.text) for w in ctm.read(session.ctm_path)] == [(w.start, w.end, w.text) for w in words]
+        assert [(w.start, w.end, w.text) for w in ctm.read(session.ctm_path)] == [
+            (w.start, w.end, w.text) for w in words
+        ]
         for word in words:
             assert any(s.speaker == word.speaker and s.start <= word.start < word.end <= s.end for s in segments)
         # tones are words here: the sound is where a word is, and nowhere else
@@ -79,7 +88,9 @@ def test_on_the_fly_equals_the_files(tmp_path: Path, make_sources: MakeSources) 
     for index, session in reversed(list(enumerate(manifest.read(out / "manifest.jsonl")))):
         plan = simulator.plan(index)
         assert np.array_equal(simulator.render(plan), (audio.read(session.audio_path) * 32768).astype(np.int16))
-        assert session.rttm_path and sorted(plan.segments(), key=lambda s: (s.start, s.end)) == rttm.read(session.rttm_path)
+        assert session.rttm_path and sorted(plan.segments(), key=lambda s: (s.start, s.end)) == rttm.read(
+            session.rttm_path
+        )
 
 
 def test_loud_and_soft_speakers_come_out_equal(tmp_path: Path, make_sources: MakeSources) -> None:
@@ -100,7 +111,9 @@ def test_loud_and_soft_speakers_come_out_equal(tmp_path: Path, make_sources: Mak
 def test_splits_use_their_own_speakers(tmp_path: Path, make_sources: MakeSources) -> None:
     from dataclasses import replace
 
-    found = [replace(source, split="test" if source.speaker in ("spk0", "spk1") else "train") for source in make_sources(5)]
+    found = [
+        replace(source, split="test" if source.speaker in ("spk0", "spk1") else "train") for source in make_sources(5)
+    ]
     options = SimulateOptions(hours={"train": 0.01, "test": 0.01}, seconds=9.0, min_speakers=2, max_speakers=2)
     simulate_splits(found, options, 0, tmp_path, map)
     for split, names in (("train", {"spk2", "spk3", "spk4"}), ("test", {"spk0", "spk1"})):
@@ -114,7 +127,9 @@ def test_splits_use_their_own_speakers(tmp_path: Path, make_sources: MakeSources
 
 
 def test_too_few_speakers_is_one_sentence(tmp_path: Path, make_sources: MakeSources) -> None:
-    with pytest.raises(ValueError, match="up to 3 speakers need as many different ones, but the sources of 'sim' have 2"):
+    with pytest.raises(
+        ValueError, match="up to 3 speakers need as many different ones, but the sources of 'sim' have 2"
+    ):
         simulate(make_sources(2), tmp_path)
 
 

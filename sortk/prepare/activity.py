@@ -1,0 +1,190 @@
+"""Where somebody speaks: the decisions of silero-vad, many times faster than its own loop.
+
+silero-vad calls its network once for every window of 32 ms:
+
+    64 samples of the last window + 512 -> STFT -> four convolutions -> LSTM cell -> probability of speech
+
+Of these only the LSTM looks back. So its weights are taken out of the package and applied to many windows at once,
+and torch's LSTM then runs over their sequence: the same probabilities, the same segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.formats import audio
+from sortk.prepare.spans import Span, to_seconds
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLE_RATE = 16_000
+WINDOW = 512  # samples: 32 ms
+CONTEXT = 64  # samples of the window before
+STFT_HOP = 128
+STRIDES = (1, 2, 2, 1)  # of the convolutions: four STFT frames become one vector
+WINDOWS_AT_ONCE = 512  # their features stay in the processor's cache
+CHUNK_SECONDS = 120  # read at a time, a whole number of windows: memory does not grow with the recording
+MARGIN_SECONDS = 1  # read around a chunk, so that resampling does not notice that there are chunks
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorOptions:
+    """When a probability becomes speech; the defaults are silero-vad's own."""
+
+    threshold: float = 0.5  # speech begins at this probability, and ends 0.15 below it
+    min_speech_seconds: float = 0.25  # shorter speech is ignored
+    min_silence_seconds: float = 0.1  # shorter silence does not end speech
+    pad_seconds: float = 0.03  # speech is widened by this on both sides
+
+
+def detect_speech(path: Path, span: Span, options: DetectorOptions) -> list[Span]:
+    """Stretches of speech inside a span of an audio file, in the file's time."""
+    start, end = span
+    n_samples = 0
+
+    def chunks() -> Iterator[audio.Samples]:
+        nonlocal n_samples
+        for chunk in read_chunks(path, to_seconds(start), to_seconds(end - start)):
+            n_samples += len(chunk)
+            yield chunk
+
+    probs = load_network().speech_probs(chunks())
+    us_per_sample = 1_000_000 / SAMPLE_RATE
+    return [
+        (start + round(first * us_per_sample), min(start + round(last * us_per_sample), end))
+        for first, last in find_speech(probs, n_samples, options)
+    ]
+
+
+def read_chunks(path: Path, offset: float, duration: float) -> Iterator[audio.Samples]:
+    """A part of a file at 16 kHz, a bounded number of samples at a time; all but the last are whole windows."""
+    end = offset + duration
+    for chunk in range(0, int(np.ceil(duration)), CHUNK_SECONDS):
+        margin = min(chunk, MARGIN_SECONDS)
+        first = offset + chunk
+        last = min(first + CHUNK_SECONDS + MARGIN_SECONDS, end)
+        samples = audio.read(path, first - margin, last - first + margin, SAMPLE_RATE)
+        yield samples[margin * SAMPLE_RATE :][: CHUNK_SECONDS * SAMPLE_RATE]
+
+
+def find_speech(probs: npt.NDArray[np.float32], n_samples: int, options: DetectorOptions) -> list[tuple[int, int]]:
+    """First and last sample of each stretch of speech, as silero-vad's get_speech_timestamps finds them."""
+    speeches = _apply_hysteresis(probs.tolist(), n_samples, options)
+    # Neighbours share the silence between them when it is too short for the padding of both.
+    pad = int(options.pad_seconds * SAMPLE_RATE)
+    gaps = [after[0] - before[1] for before, after in zip(speeches, speeches[1:], strict=False)]
+    pads = [min(pad, gap // 2) for gap in gaps]
+    return [
+        (max(0, start - before), min(n_samples, end + after))
+        for (start, end), before, after in zip(speeches, [pad, *pads], [*pads, pad], strict=False)
+    ]
+
+
+def _apply_hysteresis(probs: Iterable[float], n_samples: int, options: DetectorOptions) -> list[tuple[int, int]]:
+    end_threshold = max(options.threshold - 0.15, 0.01)
+    min_speech = options.min_speech_seconds * SAMPLE_RATE
+    min_silence = options.min_silence_seconds * SAMPLE_RATE
+    speeches: list[tuple[int, int]] = []
+    start: int | None = None  # of the speech that goes on
+    silence: int | None = None  # where it may have ended
+    for index, prob in enumerate(probs):
+        sample = WINDOW * index
+        if prob >= options.threshold:
+            start, silence = sample if start is None else start, None
+        elif prob < end_threshold and start is not None:
+            silence = sample if silence is None else silence
+            if sample - silence >= min_silence:
+                if silence - start > min_speech:
+                    speeches.append((start, silence))
+                start = silence = None
+    if start is not None and n_samples - start > min_speech:
+        speeches.append((start, n_samples))
+    return speeches
+
+
+class SileroNetwork:
+    """silero-vad's network at 16 kHz, with the weights of the installed package."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        import torch  # noqa: PLC0415 - seconds to import; only detection needs it
+
+        self._basis = weights["stft.forward_basis_buffer"]  # (2 * bins, 1, 256): real parts, imaginary parts
+        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        n_positions = WINDOW // STFT_HOP
+        for n, stride in enumerate(STRIDES):
+            weight, bias = weights[f"encoder.{n}.reparam_conv.weight"], weights[f"encoder.{n}.reparam_conv.bias"]
+            matrix = _unroll(weight, n_positions, stride)
+            n_positions = matrix.shape[1] // len(bias)
+            self._layers.append((matrix, bias.repeat_interleave(n_positions)))
+        self._lstm = torch.nn.LSTM(128, 128).requires_grad_(False)
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        self._lstm.load_state_dict({f"{name}_l0": weights[f"decoder.rnn.{name}"] for name in names})
+        self._output, self._output_bias = weights["decoder.decoder.2.weight"][0], weights["decoder.decoder.2.bias"]
+
+    def speech_probs(self, chunks: Iterable[audio.Samples]) -> npt.NDArray[np.float32]:
+        """The probability of speech in each window; every chunk but the last is a whole number of windows."""
+        import torch  # noqa: PLC0415
+
+        probs: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
+        context, state = torch.zeros(CONTEXT), None
+        with torch.inference_mode():
+            for samples in _split_chunks(chunks):
+                padded = torch.nn.functional.pad(torch.from_numpy(samples), (0, -len(samples) % WINDOW))
+                signal = torch.cat([context, padded])
+                hidden, state = self._lstm(self._encode(signal.unfold(0, CONTEXT + WINDOW, WINDOW)), state)
+                probs.append(torch.sigmoid(torch.relu(hidden) @ self._output + self._output_bias).squeeze(1).numpy())
+                context = signal[-CONTEXT:]
+        return np.concatenate(probs)
+
+    def _encode(self, windows: torch.Tensor) -> torch.Tensor:
+        """(n, 576) samples -> (n, 128) features."""
+        from torch.nn.functional import conv1d, pad  # noqa: PLC0415
+
+        reflected = pad(windows, (0, CONTEXT), mode="reflect").unsqueeze(1)
+        real, imaginary = conv1d(reflected, self._basis, stride=STFT_HOP).chunk(2, dim=1)
+        features = (real.square() + imaginary.square()).sqrt().flatten(1)
+        for matrix, bias in self._layers:
+            features = (features @ matrix + bias).relu()
+        return features
+
+
+def _unroll(weight: torch.Tensor, n_positions: int, stride: int) -> torch.Tensor:
+    """A convolution of few positions as the matrix that it is: twice as fast on a CPU, although half of it is zeros."""
+    from torch import eye  # noqa: PLC0415
+    from torch.nn.functional import conv1d  # noqa: PLC0415
+
+    n_inputs = weight.shape[1] * n_positions
+    units = eye(n_inputs).view(n_inputs, weight.shape[1], n_positions)
+    return conv1d(units, weight, stride=stride, padding=1).flatten(1)
+
+
+def _split_chunks(chunks: Iterable[audio.Samples]) -> Iterator[audio.Samples]:
+    step = WINDOWS_AT_ONCE * WINDOW
+    for chunk in chunks:
+        for first in range(0, len(chunk), step):
+            yield chunk[first : first + step]
+
+
+@lru_cache(maxsize=1)
+def load_network() -> SileroNetwork:
+    """The network of the installed silero-vad, loaded once per process."""
+    try:
+        import silero_vad  # noqa: PLC0415
+    except ImportError as error:
+        raise ValueError(
+            f"speech detection needs silero-vad ({error}); install it, or keep annotations: sad = none"
+        ) from None
+    prefix = "_model."  # there is another one, for 8 kHz
+    weights = silero_vad.load_silero_vad().state_dict()
+    try:
+        return SileroNetwork({name[len(prefix) :]: weights[name] for name in weights if name.startswith(prefix)})
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"the installed silero-vad has an unknown network ({error}); version 6.2 is known") from None

@@ -1,0 +1,136 @@
+"""What is known of a recording before it is cut: its span, its speakers' turns, its words; read, repaired, counted.
+
+Repairs, by the name under which the summary counts them:
+
+    duration_cut            sessions whose manifest promises more than the audio holds
+    rttm_cut_at_end         annotated segments that reach over the end of the audio, and now end there
+    rttm_after_end          annotated segments that start behind it: left out
+    rttm_merged             annotated segments that overlap or touch another one of their speaker: joined
+    transcript_cut_at_end   the same for entries of the transcript
+    transcript_after_end
+    transcript_empty        entries of the transcript that hold no word
+    speakers_without_rttm   speakers of the transcript whom the annotation does not know
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sortk.formats import audio
+from sortk.formats.annotation import session_segments
+from sortk.formats.files import FormatError
+from sortk.prepare.spans import Span, clip, merge, to_seconds, to_us
+from sortk.prepare.syllables import approximate_word_times
+from sortk.records import Segment, Session
+
+ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
+
+Turns = dict[str, list[Span]]
+"""The turns of each speaker, in order and without overlaps."""
+
+
+class TimedWord(NamedTuple):
+    """One word of the transcript; times in microseconds."""
+
+    start: int
+    end: int
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A session as the cutters see it; all times are those of the audio file, in microseconds."""
+
+    session_id: str
+    span: Span
+    turns: Turns
+    entries: Sequence[Segment] | None
+    """The transcript's; None if there is no transcript."""
+    words: Sequence[TimedWord]
+    """Of all speakers, in the order of their start."""
+    repairs: Counter[str]
+
+
+def load_recording(session: Session) -> Recording:
+    """Reads what the session names. Audio is only needed, and only its header, if the duration is not given."""
+    repairs: Counter[str] = Counter()
+    span, audio_end = _find_span(session, repairs)
+    turns = _read_turns(session, span, audio_end, repairs)
+    entries = _read_transcript(session, span, audio_end, repairs)
+    words = sorted(time_words(entries or []), key=lambda word: word.start)
+    repairs["speakers_without_rttm"] += len({word.speaker for word in words} - turns.keys())
+    return Recording(session.session_id, span, turns, entries, words, +repairs)
+
+
+def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
+    """The part of the audio that the session is, and where the audio ends."""
+    start = to_us(session.offset)
+    if session.duration is not None and not session.audio_path.is_file():
+        end = to_us(session.offset + session.duration)
+        return (start, end), end
+    audio_end = to_us(audio.info(session.audio_path).seconds)
+    if audio_end <= start:
+        reason = f"session {session.session_id} starts at {session.offset} s, but the audio ends at"
+        raise FormatError(session.audio_path, None, f"{reason} {to_seconds(audio_end)} s")
+    if session.duration is None:
+        return (start, audio_end), audio_end
+    end = to_us(session.offset + session.duration)
+    repairs["duration_cut"] += end > audio_end + ROUNDING_US
+    return (start, min(end, audio_end)), audio_end
+
+
+def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> Turns:
+    if session.rttm_path is None:
+        raise ValueError(f"session {session.session_id}: it names no RTTM file, so nobody knows who speaks when")
+    if not session.rttm_path.is_file():
+        raise ValueError(f"session {session.session_id}: its RTTM file does not exist: {session.rttm_path}")
+    whole = replace(session, offset=0.0, duration=None, seglst_path=None, ctm_path=None)
+    by_speaker: Turns = {}
+    for segment in cut_at_end(session_segments(whole), audio_end, "rttm", repairs):
+        by_speaker.setdefault(segment.speaker, []).append((to_us(segment.start), to_us(segment.end)))
+    turns = {}
+    for speaker, spans in by_speaker.items():
+        merged = merge(spans)
+        repairs["rttm_merged"] += len(spans) - len(merged)
+        if inside := clip(merged, *span):
+            turns[speaker] = inside
+    return turns
+
+
+def _read_transcript(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> list[Segment] | None:
+    if session.seglst_path is None and session.ctm_path is None:
+        return None
+    whole = replace(session, offset=0.0, duration=None, rttm_path=None)
+    entries = [
+        entry
+        for entry in cut_at_end(session_segments(whole), audio_end, "transcript", repairs)
+        if to_us(entry.start) < span[1] and to_us(entry.end) > span[0]
+    ]
+    repairs["transcript_empty"] += sum(not entry.text.split() for entry in entries)
+    return entries
+
+
+def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs: Counter[str]) -> Iterator[Segment]:
+    """Segments that end with the audio at the latest; those that lie behind it are left out, and all are counted."""
+    for segment in segments:
+        if to_us(segment.end) <= audio_end:
+            yield segment
+        elif to_us(segment.start) < audio_end:
+            repairs[f"{source}_cut_at_end"] += 1
+            yield replace(segment, end=to_seconds(audio_end))
+        else:
+            repairs[f"{source}_after_end"] += 1
+
+
+def time_words(entries: Iterable[Segment]) -> Iterator[TimedWord]:
+    """The words of the transcript. An entry of one word has its times; longer ones get them by their syllables.
+
+    Stage 3 does the same with the same entries, so a cut between two words here is one between two words there.
+    """
+    for entry in entries:
+        for word in approximate_word_times(entry.text.split(), entry.start, entry.end):
+            yield TimedWord(to_us(word.start), to_us(word.end), entry.speaker, word.text)

@@ -1,0 +1,107 @@
+"""Tight boundaries for annotated turns: "the minimal amount of silence between the onset and offset of speech and the
+segment start and end" (the paper's Data Cleaning).
+
+Evidence for a speaker is where the speech detector hears anybody and, if posteriors of a trained diarizer are given,
+where they also hear this speaker. A turn without any evidence stays as it is, and is counted. Otherwise each boundary
+moves to the evidence, under three rules:
+
+- inward as far as the evidence lies; outward only to an edge of the evidence within a tolerance, and only through
+  time in which nobody speaks;
+- never past a boundary of another speaker's turn, so that turns keep their order and arrivals do too;
+- a turn keeps the evidence that it held, so no turn and no speaker can vanish.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from sortk.prepare.recordings import Turns
+from sortk.prepare.spans import Profile, Span, clip, intersect, merge
+
+MIN_EVIDENCE_US = 100_000  # less may be the tail of what somebody said just before the turn
+APART_US = 10_000  # a boundary stops this far from another speaker's, because equal starts would have no order
+
+
+def refine_turns(
+    turns: Turns,
+    speech: Sequence[Span] | None,
+    speaker_speech: Mapping[str, Sequence[Span]],
+    outward_us: int,
+) -> tuple[Turns, int]:
+    """The turns with moved boundaries, and how many had no evidence and stay.
+
+    `speech` is what the speech detector found, None if it was not asked; `speaker_speech` what the diarizer found, for
+    those speakers whom it knows.
+    """
+    all_spans = [span for spans in turns.values() for span in spans]
+    starts = BoundaryMover(all_spans, outward_us)
+    ends = BoundaryMover([mirror(span) for span in all_spans], outward_us)
+    n_without = 0
+    refined: Turns = {}
+    for speaker, spans in turns.items():
+        moved = []
+        for span in spans:
+            evidence = choose_evidence(span, speech, speaker_speech.get(speaker))
+            if evidence:
+                start = starts.move(span, evidence)
+                end = -ends.move(mirror(span), [mirror(piece) for piece in reversed(evidence)])
+                moved.append((start, end))
+            else:
+                n_without += 1
+                moved.append(span)
+        refined[speaker] = merge(moved)
+    return refined, n_without
+
+
+def choose_evidence(span: Span, speech: Sequence[Span] | None, own_speech: Sequence[Span] | None) -> list[Span]:
+    """Evidence that reaches into a turn, whole: by both detectors if they agree on any, else by the speech detector."""
+    if own_speech is not None:
+        both = own_speech if speech is None else intersect(_touching(own_speech, span), speech)
+        if found := _touching(both, span):
+            return found
+    return _touching(speech or [], span)
+
+
+def _touching(pieces: Sequence[Span], span: Span) -> list[Span]:
+    first = bisect_right(pieces, span[0], key=lambda piece: piece[1])
+    last = bisect_left(pieces, span[1], key=lambda piece: piece[0])
+    return list(pieces[first:last])
+
+
+def mirror(span: Span) -> Span:
+    """The span when time runs backwards: its end is a start then."""
+    return -span[1], -span[0]
+
+
+class BoundaryMover:
+    """Moves the starts of turns among all turns of a recording (and the ends, when time is mirrored)."""
+
+    def __init__(self, turns: Sequence[Span], outward_us: int) -> None:
+        self._boundaries = sorted(boundary for span in turns for boundary in span)
+        self._profile = Profile(turns)
+        self._outward_us = outward_us
+
+    def move(self, turn: Span, evidence: Sequence[Span]) -> int:
+        """The new start of a turn, given the evidence that reaches into it."""
+        start = turn[0]
+        inside = clip(evidence, *turn)
+        first = next((piece[0] for piece in inside if piece[1] - piece[0] >= MIN_EVIDENCE_US), inside[0][0])
+        if first > start:
+            return self._move_inward(start, first)
+        return self._move_outward(start, evidence[0][0])
+
+    def _move_inward(self, start: int, target: int) -> int:
+        following = bisect_right(self._boundaries, start)  # the end of the turn itself is there at the latest
+        return min(target, max(start, self._boundaries[following] - APART_US))
+
+    def _move_outward(self, start: int, target: int) -> int:
+        index = bisect_left(self._boundaries, start)
+        if start - target > self._outward_us or self._profile.count_before(start) > 0:
+            return start
+        if index == 0:
+            return target
+        before = self._boundaries[index - 1]
+        if target <= before:  # speech that goes back to another turn does not tell where this one begins
+            return start
+        return max(target, -(-(before + start) // 2))  # the other turn may come closer from its side

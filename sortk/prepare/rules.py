@@ -1,0 +1,138 @@
+"""The rules that drop a piece: each is a small function that gives the measured value if it drops the piece, else None.
+
+Overlap is time with two or more active speakers. The paper's Appendix A excludes "samples with more than a 1-second
+overlap at the beginning or end" and "where the first speaker only has one or two filler words at the beginning".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from sortk.prepare.recordings import Recording, TimedWord, Turns
+from sortk.prepare.spans import Profile, Span, Stretch, clip, length, merge, to_seconds
+from sortk.prepare.windows import ROUNDING_US
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A window or a sample, with all that the rules look at."""
+
+    span: Span
+    speakers: frozenset[str]
+    """Who has a turn or a word in it."""
+    stretches: Sequence[Stretch]
+    """How many speak when, from its start to its end."""
+    words: Sequence[TimedWord] = ()
+    """Whose middle lies in it, in the order of their start."""
+    n_cut_words: int = 0
+    """Words that one of its ends cuts."""
+
+    @property
+    def speech_us(self) -> int:
+        """Time in which at least one speaks."""
+        return length((start, end) for start, end, n_speakers in self.stretches if n_speakers > 0)
+
+
+Rule = Callable[[Piece], float | None]
+
+
+def judge(piece: Piece, rules: dict[str, Rule]) -> tuple[str, float] | None:
+    """The first rule that drops the piece, and the measured value; None if it is kept."""
+    for name, rule in rules.items():
+        value = rule(piece)
+        if value is not None:
+            return name, value
+    return None
+
+
+def cuts_words(piece: Piece) -> float | None:
+    """An end of the piece lies inside a word: the session itself begins or ends there. Value: how many words."""
+    return piece.n_cut_words or None
+
+
+def is_too_short(piece: Piece, min_us: int) -> float | None:
+    """What remains at the end of a recording, or before words that cannot be cut. Value: its seconds."""
+    duration = piece.span[1] - piece.span[0]
+    return to_seconds(duration) if duration < min_us else None
+
+
+def has_no_cut(piece: Piece, max_us: int) -> float | None:
+    """Words leave no place to cut before it gets too long. Value: its seconds."""
+    duration = piece.span[1] - piece.span[0]
+    return to_seconds(duration) if duration > max_us else None
+
+
+def has_no_speech(piece: Piece) -> float | None:
+    """Nobody has a turn in it. Value: 0."""
+    return None if piece.speech_us else 0.0
+
+
+def has_no_words(piece: Piece) -> float | None:
+    """There is nothing to recognize. Value: 0."""
+    return None if piece.words else 0.0
+
+
+def has_too_many_speakers(piece: Piece, max_speakers: int) -> float | None:
+    """More speakers than the model has outputs. Value: how many."""
+    return float(len(piece.speakers)) if len(piece.speakers) > max_speakers else None
+
+
+def overlaps_at_start(piece: Piece, max_us: int, edge_us: int) -> float | None:
+    """The first overlap is long and begins with the first speech, or at most `edge_us` after it. Value: its seconds."""
+    speech, overlaps = _find_speech_and_overlaps(piece)
+    longest = max((end - start for start, end in overlaps if start <= speech[0][0] + edge_us), default=0)
+    return to_seconds(longest) if longest > max_us else None
+
+
+def overlaps_at_end(piece: Piece, max_us: int, edge_us: int) -> float | None:
+    """The last overlap is long and ends with the last speech, or at most `edge_us` before it. Value: its seconds."""
+    speech, overlaps = _find_speech_and_overlaps(piece)
+    longest = max((end - start for start, end in overlaps if end >= speech[-1][1] - edge_us), default=0)
+    return to_seconds(longest) if longest > max_us else None
+
+
+def _find_speech_and_overlaps(piece: Piece) -> tuple[list[Span], list[Span]]:
+    speech = [(start, end) for start, end, n_speakers in piece.stretches if n_speakers >= 1]
+    overlaps = merge((start, end) for start, end, n_speakers in piece.stretches if n_speakers >= 2)
+    return speech, overlaps
+
+
+def starts_with_fillers(piece: Piece, fillers: Collection[str], max_words: int) -> float | None:
+    """What the first speaker says before anybody else does is one or two words, and all fillers. Value: how many."""
+    opening = list(takewhile(lambda word: word.speaker == piece.words[0].speaker, piece.words))
+    if 0 < len(opening) <= max_words and all(plain_word(word.text) in fillers for word in opening):
+        return float(len(opening))
+    return None
+
+
+def plain_word(text: str) -> str:
+    """Lower case, without punctuation at its ends: "Okay," -> "okay"."""
+    return text.lower().strip("\"'`.,;:!?…-–—()[]<>{}*~«»“”‘’。，、；：？！")
+
+
+class PieceView:
+    """Makes the pieces of one recording."""
+
+    def __init__(self, recording: Recording, turns: Turns, profile: Profile) -> None:
+        self._turns, self._profile, self._words = turns, profile, recording.words
+        self._starts = [word.start for word in recording.words]
+        self._longest = max((word.end - word.start for word in recording.words), default=0)
+
+    def window(self, span: Span) -> Piece:
+        """A piece for the diarizer: turns only."""
+        speakers = frozenset(speaker for speaker, spans in self._turns.items() if clip(spans, *span))
+        return Piece(span, speakers, self._profile.stretches(*span))
+
+    def sample(self, span: Span) -> Piece:
+        """A piece for MS-ASR: turns and words."""
+        start, end = span
+        first = bisect_left(self._starts, start - self._longest)
+        near = [word for word in self._words[first : bisect_left(self._starts, end)] if word.end > start]
+        words = [word for word in near if start <= (word.start + word.end) / 2 < end]
+        n_cut = sum(word.start < start - ROUNDING_US or word.end > end + ROUNDING_US for word in near)
+        window = self.window(span)
+        speakers = window.speakers | {word.speaker for word in words}
+        return Piece(span, speakers, window.stretches, words, n_cut)

@@ -1,0 +1,97 @@
+"""Cuts a recording into pieces that tile it: windows for the diarizer, shorter samples for MS-ASR."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from sortk.prepare.recordings import TimedWord
+from sortk.prepare.spans import Profile, Span
+
+ROUNDING_US = 1  # times of words are rounded to microseconds, so neighbours may seem to overlap by one
+
+
+def best_cut(allowed: Iterable[Span], profile: Profile) -> int | None:
+    """The best place to cut in allowed stretches of time; None if there are none.
+
+    It is the middle of the longest stretch in which nobody speaks or, if somebody always does, as few as possible; of
+    equally good ones the last.
+    """
+    stretches = [stretch for start, end in allowed for stretch in profile.stretches(start, end)]
+    if not stretches:
+        return None
+    best = min(stretches, key=lambda stretch: (stretch.n_speakers, stretch.start - stretch.end, -stretch.start))
+    return (best.start + best.end) // 2
+
+
+def cut_windows(span: Span, profile: Profile, min_us: int, max_us: int, search_us: int) -> list[Span]:
+    """Windows of at most `max_us`, each cut from the next at the best place in the last `search_us` of it.
+
+    The one before the last is shorter if need be, so that `min_us` remain for the last. (The options see to it that
+    `min_us` + `search_us` is less than `max_us`.)
+    """
+    start, end = span
+    windows = []
+    while end - start > max_us:
+        limit = min(start + max_us, end - min_us)
+        cut = best_cut([(limit - search_us, limit)], profile)
+        assert cut is not None
+        windows.append((start, cut))
+        start = cut
+    return [*windows, (start, end)]
+
+
+def find_gaps(words: Sequence[TimedWord], span: Span) -> list[Span]:
+    """Stretches of a span in which nobody says a word, in order; words that touch leave a gap of length zero.
+
+    `words` are in the order of their start.
+    """
+    at, end = span
+    gaps = []
+    for word in words:
+        if word.start >= end:
+            break
+        if word.start >= at - ROUNDING_US:
+            gaps.append((at, max(at, word.start)))
+        at = max(at, word.end)
+    return [*gaps, (at, end)] if at <= end else gaps
+
+
+def cut_samples(span: Span, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> list[Span]:
+    """Samples of `min_us` to `max_us` that begin and end in a gap between words, and the pieces between them.
+
+    A piece is outside these lengths where words leave no choice: before the first gap, after the last, and where no
+    gap lies between `min_us` and `max_us` after the last cut.
+    """
+    if not gaps:
+        return [span]
+    cuts = [span[0], gaps[0][0]]
+    last = gaps[-1][1]
+    while cuts[-1] < last:
+        cuts.append(_next_cut(cuts[-1], last, gaps, profile, min_us, max_us))
+    cuts.append(span[1])
+    return [(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if start < end]
+
+
+def _next_cut(start: int, last: int, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> int:
+    if last - start <= max_us:
+        return last
+    cut = None
+    if last - start < max_us + min_us:  # leave enough for the sample after this one, if possible
+        cut = best_cut(_gaps_between(gaps, start + min_us, last - min_us), profile)
+    if cut is None:
+        cut = best_cut(_gaps_between(gaps, start + min_us, start + max_us), profile)
+    if cut is not None:
+        return cut
+    # The piece will be dropped, so let it be short: up to the last gap before, else to the first one after.
+    before = _gaps_between(gaps, start + 1, start + min_us)
+    return before[-1][1] if before else _gaps_between(gaps, start + max_us, last)[0][0]
+
+
+def _gaps_between(gaps: Sequence[Span], start: int, end: int) -> list[Span]:
+    """Gaps inside [start, end], cut to it; a gap may be a single moment."""
+    if start > end:
+        return []
+    first = bisect_left(gaps, start, key=lambda gap: gap[1])
+    last = bisect_right(gaps, end, key=lambda gap: gap[0])
+    return [(max(gap[0], start), min(gap[1], end)) for gap in gaps[first:last]]
