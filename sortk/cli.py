@@ -85,7 +85,9 @@ def _with_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command
 
 JOBS = _with_options(
     click.option("--nj", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use."),
-    click.option("--cluster", type=click.Choice(["local", "slurm"]), default="local", show_default=True),
+    click.option(
+        "--cluster", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where jobs run."
+    ),
 )
 FORCE = click.option("--force", is_flag=True, help="Do it again where settings or inputs have changed.")
 SETTINGS = click.option(
@@ -307,7 +309,10 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
 @click.argument("source", type=FILE, metavar="IN")
 @click.argument("target", type=FILE, metavar="OUT")
 @click.option(
-    "--to", "to", required=True, type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"])
+    "--to",
+    required=True,
+    type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"]),
+    help="The format of OUT; that of IN is found out.",
 )
 @_with_verbosity
 def convert(source: Path, target: Path, to: str) -> None:

@@ -1,4 +1,4 @@
-"""The same work here, or in N processes. (Slurm arrays will be a third function with the signature of RunJobs.)"""
+"""The same work here, or in N processes. Slurm arrays will be one more function with the signature of RunJobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
+
+from sortk.records import RunJobs
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,12 +28,6 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOG_LINES = 15.0
-
-
-class RunJobs(Protocol):
-    """Applies a picklable function to each item; results come in the order of the items, whatever the order of work."""
-
-    def __call__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]: ...
 
 
 def choose_cluster(cluster: str, n_jobs: int) -> RunJobs:

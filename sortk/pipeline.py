@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from sortk import __version__
-from sortk.cluster import RunJobs
 from sortk.formats.files import atomic_text
 from sortk.recipe import Recipe
+from sortk.records import RunJobs
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""How a room hands out work: applies a picklable function to each item, here or in other processes, and gives the
+results in the order of the items. The built-in `map` is one; `cluster.py` has the others."""
 
 
 @dataclass(frozen=True, slots=True)

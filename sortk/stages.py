@@ -10,20 +10,26 @@ half of this file does the same work on any files, for the commands that need no
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 
-from sortk.cluster import RunJobs
-from sortk.corpora.registry import PrepareOptions
+from sortk.corpora.registry import PrepareOptions, prepare_corpus
 from sortk.pipeline import Folder, Identity, Stage, StageRun, build_folder, hash_file, write_json
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import Recipe
+from sortk.records import RunJobs
+
+log = logging.getLogger(__name__)
 
 
 def prepare(run: StageRun) -> None:
     """A corpus on disk -> sources.jsonl: single-speaker utterances, each marked train, valid or test."""
-    from sortk.corpora.registry import prepare_corpus
+    _prepare(run.recipe.prepare, run.out, run.recipe.seed, run.run_jobs)
 
-    prepare_corpus(run.recipe.prepare, run.out, run.recipe.seed, run.run_jobs)
+
+def _prepare(options: PrepareOptions, out: Path, seed: int, run_jobs: RunJobs) -> None:
+    for split, held in prepare_corpus(options, out, seed, run_jobs).items():
+        log.info("%s: %d speakers, %d utterances, %.2f h", split, held.speakers, held.utterances, held.hours)
 
 
 def simulate(run: StageRun) -> None:
@@ -64,10 +70,9 @@ def find_stage(number: int) -> Stage:
 
 def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJobs, force: bool) -> None:
     """`sortk prepare`."""
-    from sortk.corpora.registry import prepare_corpus
 
     def work(partial: Path) -> None:
-        prepare_corpus(options, partial, seed, run_jobs)
+        _prepare(options, partial, seed, run_jobs)
 
     settings = {"seed": seed} | dataclasses.asdict(options)
     build_folder(Folder(out), Identity("sortk prepare", settings, {}), work, force)

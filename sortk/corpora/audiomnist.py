@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.jobs import RunJobs
 from sortk.corpora.ready import find_sources, read_existing
 from sortk.corpora.splits import split_speakers
 from sortk.formats import audio
 from sortk.formats.files import FormatError
-from sortk.records import Source
+from sortk.records import RunJobs, Source
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 META_NAME = "audioMNIST_meta.txt"

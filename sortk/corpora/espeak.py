@@ -16,13 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sortk.corpora.jobs import RunJobs
 from sortk.corpora.seeds import stable_random
 from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
-from sortk.records import Source, Word
+from sortk.records import RunJobs, Source, Word
 
 SAMPLE_RATE = 16_000
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.jobs import RunJobs
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.formats import audio
 from sortk.formats.files import FormatError, read_lines
-from sortk.records import Source
+from sortk.records import RunJobs, Source
 
 SPLIT_OF_PREFIX = {"train": TRAIN, "dev": VALID, "test": TEST}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from sortk.corpora import audiomnist, espeak, librispeech, ready
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
-from sortk.corpora.jobs import RunJobs
 from sortk.formats import sources
-from sortk.records import Source
+from sortk.records import RunJobs, Source
 
 
 @dataclass(frozen=True)

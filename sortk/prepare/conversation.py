@@ -67,7 +67,7 @@ class PlacedTurn:
 def plan_turns(
     cast: Cast, length_ms: int, overlap: float, silence: float, turn_change: float, rng: Random
 ) -> list[PlacedTurn]:
-    """A conversation of the `cast` that reaches the two ratios in `length_ms`, its turns in the order of their starts."""
+    """A conversation of the `cast` that reaches the two ratios in `length_ms`; turns in the order of their starts."""
     if len(cast) == 1:
         overlap = 0.0
     speech_ms = round((1 - silence) * (1 + overlap) * length_ms)

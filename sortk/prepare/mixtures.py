@@ -6,7 +6,7 @@ import json
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,7 @@ from typing import Any, Protocol
 from sortk.formats import audio, ctm, manifest, rttm, seglst
 from sortk.formats.files import atomic_text
 from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
-from sortk.records import Segment, Session
-
-RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""Applies a function to each item, here or in other processes, and gives the results in order."""
+from sortk.records import RunJobs, Segment, Session
 
 
 class Mixer(Protocol):

@@ -112,9 +112,13 @@ def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
 def _utterance_from_json(utterance: list[Any], speaker: str, files: Sequence[Path]) -> list[Piece]:
     utterance_id, audio_number, rows = utterance
     return [
-        Piece(speaker, utterance_id, files[audio_number], *numbers, tuple(Word(*word) for word in words))
-        for *numbers, words in rows
+        Piece(speaker, utterance_id, files[audio_number], start, duration_ms, lead_ms, tail_ms, energy, _words(words))
+        for start, duration_ms, lead_ms, tail_ms, energy, words in rows
     ]
+
+
+def _words(rows: Iterable[list[Any]]) -> tuple[Word, ...]:
+    return tuple(Word(*row) for row in rows)
 
 
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
     number_of = {file: number for number, file in enumerate(files)}
 
     def clip_json(clip: Clip | None) -> list[Any] | None:
-        return clip and [path_text(clip.audio_path, path), clip.start, clip.duration]
+        return [path_text(clip.audio_path, path), clip.start, clip.duration] if clip else None
 
     def piece_json(piece: PlannedPiece) -> list[Any]:
         words = [[word.text, word.start, word.end] for word in piece.words]
@@ -152,8 +153,9 @@ def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
         return None if value is None else Clip(resolve_path(value[0], path), value[1], value[2])
 
     def piece(value: list[Any]) -> PlannedPiece:
-        number, *numbers, words = value
-        return PlannedPiece(files[number], *numbers, tuple(Word(*word) for word in words))
+        number, start, n_samples, lead, tail, at_sample, words = value
+        spoken = tuple(Word(*word) for word in words)
+        return PlannedPiece(files[number], start, n_samples, lead, tail, at_sample, spoken)
 
     return Plan(
         session_id=fields["session_id"],
@@ -261,9 +263,12 @@ def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
 
     response = audio.read(rir.audio_path, rir.start, rir.duration, sample_rate)
     direct = int(np.abs(response).argmax())
-    response /= np.sqrt(np.square(response).sum())
-    reverberant = oaconvolve(track, response)[direct : direct + len(track)]
-    return reverberant.astype(np.float32)
+    energy = float(np.square(response).sum())
+    if energy == 0:
+        raise ValueError(f"{rir.audio_path}: the impulse response at {rir.start:g} s is silent")
+    response /= np.float32(math.sqrt(energy))
+    reverberant: Float32 = oaconvolve(track, response)[direct : direct + len(track)].astype(np.float32)
+    return reverberant
 
 
 def _noise_at_snr(mixture: Float32, plan: Plan, clip: Clip) -> Float32:
@@ -274,7 +279,7 @@ def _noise_at_snr(mixture: Float32, plan: Plan, clip: Clip) -> Float32:
     noise_power = float(np.square(noise).mean())
     if noise_power == 0:
         return np.zeros_like(mixture)
-    return (noise * np.sqrt(speech_power / noise_power / 10 ** (plan.snr_db / 10))).astype(np.float32)
+    return noise * np.float32(math.sqrt(speech_power / noise_power / 10 ** (plan.snr_db / 10)))
 
 
 def find_clips(folder: Path) -> list[Clip]:

@@ -117,14 +117,15 @@ class PieceView:
     """Makes the pieces of one recording."""
 
     def __init__(self, recording: Recording, turns: Turns, profile: Profile) -> None:
-        self._turns, self._profile, self._words = turns, profile, recording.words
+        self.profile = profile
+        self._turns, self._words = turns, recording.words
         self._starts = [word.start for word in recording.words]
         self._longest = max((word.end - word.start for word in recording.words), default=0)
 
     def window(self, span: Span) -> Piece:
         """A piece for the diarizer: turns only."""
         speakers = frozenset(speaker for speaker, spans in self._turns.items() if clip(spans, *span))
-        return Piece(span, speakers, self._profile.stretches(*span))
+        return Piece(span, speakers, self.profile.stretches(*span))
 
     def sample(self, span: Span) -> Piece:
         """A piece for MS-ASR: turns and words."""
@@ -132,7 +133,11 @@ class PieceView:
         first = bisect_left(self._starts, start - self._longest)
         near = [word for word in self._words[first : bisect_left(self._starts, end)] if word.end > start]
         words = [word for word in near if start <= (word.start + word.end) / 2 < end]
-        n_cut = sum(word.start < start - ROUNDING_US or word.end > end + ROUNDING_US for word in near)
+        n_cut = sum(_lies_across(word, start) or _lies_across(word, end) for word in near)
         window = self.window(span)
         speakers = window.speakers | {word.speaker for word in words}
         return Piece(span, speakers, window.stretches, words, n_cut)
+
+
+def _lies_across(word: TimedWord, time: int) -> bool:
+    return word.start < time - ROUNDING_US and word.end > time + ROUNDING_US

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from sortk.prepare.conversation import PlacedTurn, plan_turns
-from sortk.prepare.mixtures import RunJobs, SetSummary, write_set
+from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.pieces import Piece, SpeakerIndex, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
     Clip,
@@ -30,7 +30,7 @@ from sortk.prepare.render import (
     find_clips,
     render,
 )
-from sortk.records import Source
+from sortk.records import RunJobs, Source
 
 log = logging.getLogger(__name__)
 

@@ -80,10 +80,12 @@ class _Picture:
         for word in words:
             if word.speaker in self.row_of and len(word.text) * LETTER <= word.duration * self.scale:
                 x, y = self.x((word.start + word.end) / 2), self.y(word.speaker) + BAR / 2 + 4
-                yield f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle" fill="#ffffff">{escape(word.text)}</text>'
+                place = f'x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle"'
+                yield f'<text {place} fill="#ffffff">{escape(word.text)}</text>'
 
     def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
-        return f'<rect x="{self.x(start):.1f}" y="{y:.1f}" width="{(end - start) * self.scale:.1f}" height="{height:.1f}" {style}/>'
+        width = (end - start) * self.scale
+        return f'<rect x="{self.x(start):.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
 
 
 def _overlapping(segments: Iterable[Segment]) -> Iterator[tuple[float, float]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_training_mixtures_start_apart_and_overlap(tmp_path: Path) -> None:
         segments = mixer.plan(index).segments()
         counts.add(len(segments))
         assert len({segment.speaker for segment in segments}) == len(segments)
-        for before, after in zip(segments, segments[1:], strict=False):
+        for before, after in pairwise(segments):
             assert after.start - before.start >= 0.5 - 1e-4
             assert after.start <= max(segment.end for segment in segments[: segments.index(after)])
     assert counts == {1, 2, 3}

@@ -1,0 +1,5 @@
+"""`python -m sortk` is `sortk`."""
+
+from sortk.cli import main
+
+main(prog_name="sortk")

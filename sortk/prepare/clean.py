@@ -1,0 +1,267 @@
+"""Stage 2: annotated sessions -> windows for the diarizer and samples for MS-ASR (the paper's Data Cleaning).
+
+    session --load, repair--> turns, words --refine--> tight turns --cut--> pieces --rules--> kept | rejected
+
+Nothing is copied: a piece is a line of a manifest that names the original audio with offset and duration, the refined
+RTTM of the whole recording, and its transcript. The pieces tile the recording, so kept and rejected time add up to it.
+A session is one unit of work, and its result file is written last: a killed run goes on with the first one missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sortk.formats import manifest, rttm, seglst
+from sortk.formats.files import atomic_text, quote
+from sortk.prepare import rules
+from sortk.prepare.activity import DetectorOptions, detect_speech
+from sortk.prepare.clean_options import CleanOptions
+from sortk.prepare.clean_summary import CleanSummary
+from sortk.prepare.posteriors import hear_speakers
+from sortk.prepare.recordings import Recording, Turns, load_recording
+from sortk.prepare.refine import refine_turns
+from sortk.prepare.rules import Piece, PieceView, Rule
+from sortk.prepare.spans import Profile, Span, to_seconds, to_us
+from sortk.prepare.windows import cut_samples, cut_windows, find_gaps
+from sortk.records import Segment, Session
+
+__all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_set", "clean_sets"]
+
+log = logging.getLogger(__name__)
+
+RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""Applies a picklable function to each item, here or in other processes, and gives the results in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPaths:
+    """Every file of the stage, named here and nowhere else."""
+
+    out: Path
+
+    def manifest(self, output: str, set_name: str) -> Path:
+        return self.out / output / f"{set_name}.jsonl"
+
+    def rttm(self, session: Session) -> Path:
+        return self.out / "rttm" / f"{session.session_id}.rttm"
+
+    def seglst(self, session: Session) -> Path:
+        return self.out / "seglst" / f"{session.session_id}.json"
+
+    def result(self, session: Session) -> Path:
+        """Written last: where it is, the session is done."""
+        return self.out / "sessions" / f"{session.session_id}.json"
+
+    @property
+    def rejected(self) -> Path:
+        return self.out / "rejected.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.out / "summary.json"
+
+
+def clean_sets(
+    sets: Mapping[str, Sequence[Session]],
+    options: CleanOptions,
+    out: Path,
+    run_jobs: RunJobs = map,
+    probs_dir: Path | None = None,
+) -> dict[str, CleanSummary]:
+    """Cleans several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all."""
+    paths, summaries = CleanPaths(out), {}
+    _check_ids([session for sessions in sets.values() for session in sessions])
+    for set_name, sessions in sets.items():
+        summaries[set_name] = clean_set(sessions, options, out, set_name, run_jobs, probs_dir)
+    with atomic_text(paths.rejected) as file:
+        for session in (session for sessions in sets.values() for session in sessions):
+            file.writelines(f"{json.dumps(line)}\n" for line in _read_result(paths.result(session))["rejected"])
+    with atomic_text(paths.summary) as file:
+        json.dump({name: summary.to_json() for name, summary in summaries.items()}, file, indent=2)
+        file.write("\n")
+    return summaries
+
+
+def clean_set(
+    sessions: Sequence[Session],
+    options: CleanOptions,
+    out: Path,
+    set_name: str,
+    run_jobs: RunJobs = map,
+    probs_dir: Path | None = None,
+) -> CleanSummary:
+    """Cleans the sessions that are not done yet, then writes the two manifests of the set.
+
+    `probs_dir` holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow
+    with the number of sessions, but for the manifests' lines.
+    """
+    _check_ids(sessions)
+    paths, summary = CleanPaths(out), CleanSummary()
+    for of_session in run_jobs(partial(clean_session, options, out, probs_dir), sessions):
+        summary.add(of_session)
+    for output in ("diar", "asr"):
+        manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output))
+    log.info("%s\n%s", set_name, summary)
+    return summary
+
+
+def _check_ids(sessions: Sequence[Session]) -> None:
+    """Files are named after sessions, so their ids must be different and fit for names."""
+    seen = set()
+    for session in sessions:
+        name = session.session_id
+        if name in seen:
+            raise ValueError(f"two sessions have the id {quote(name)}; their files would overwrite each other")
+        if Path(name).name != name:
+            raise ValueError(f"session id {quote(name)} cannot be the name of a file")
+        seen.add(name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One session
+
+
+def clean_session(options: CleanOptions, out: Path, probs_dir: Path | None, session: Session) -> CleanSummary:
+    """Reads, refines, cuts and judges one session, and writes its files; one that is done is only counted."""
+    paths = CleanPaths(out)
+    if paths.result(session).exists():
+        return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
+    recording = load_recording(session)
+    turns = refine_recording(recording, session, options, probs_dir)
+    verdict = Verdict(recording, CleanSummary(1, repairs=recording.repairs))
+    view = PieceView(recording, turns, Profile(span for spans in turns.values() for span in spans))
+    verdict.judge("diar", cut_into_windows(recording.span, view, options), window_rules(options))
+    if recording.entries is None:
+        verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": lambda _: 0.0})
+    else:
+        verdict.judge("asr", cut_into_samples(recording, view, options), sample_rules(options))
+        seglst.write(paths.seglst(session), recording.entries)
+    rttm.write(paths.rttm(session), _as_segments(recording.session_id, turns))
+    with atomic_text(paths.result(session)) as file:
+        json.dump(verdict.to_json(), file)
+    return verdict.summary
+
+
+def refine_recording(recording: Recording, session: Session, options: CleanOptions, probs_dir: Path | None) -> Turns:
+    """The turns with tight boundaries; those in which nothing was heard stay, and are counted as a repair."""
+    if options.sad == "none" and probs_dir is None:
+        return recording.turns
+    detector = DetectorOptions(
+        options.sad_threshold,
+        options.sad_min_speech_seconds,
+        options.sad_min_silence_seconds,
+        options.sad_pad_seconds,
+    )
+    speech = detect_speech(session.audio_path, recording.span, detector) if options.sad == "silero" else None
+    heard = hear_speakers(recording, session, probs_dir, options.diarizer_threshold) if probs_dir else {}
+    turns, n_without = refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
+    if n_without:
+        recording.repairs["no_speech_kept"] += n_without
+    return turns
+
+
+def cut_into_windows(span: Span, view: PieceView, options: CleanOptions) -> list[Piece]:
+    """Pieces for the diarizer, before any rule."""
+    lengths = (options.window_min_seconds, options.window_max_seconds, options.window_search_seconds)
+    return [view.window(window) for window in cut_windows(span, view.profile, *map(to_us, lengths))]
+
+
+def cut_into_samples(recording: Recording, view: PieceView, options: CleanOptions) -> list[Piece]:
+    """Pieces for MS-ASR, before any rule."""
+    lengths = (options.sample_min_seconds, options.sample_max_seconds)
+    gaps = find_gaps(recording.words, recording.span)
+    return [view.sample(sample) for sample in cut_samples(recording.span, gaps, view.profile, *map(to_us, lengths))]
+
+
+def window_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What drops a diarization window, in this order."""
+    return {
+        "no_speech": rules.has_no_speech,
+        "max_speakers": partial(rules.has_too_many_speakers, max_speakers=options.max_speakers),
+    }
+
+
+def sample_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What drops an MS-ASR sample, in this order."""
+    overlap = {"max_us": to_us(options.max_edge_overlap_seconds), "edge_us": to_us(options.edge_seconds)}
+    fillers = frozenset(options.fillers[options.language])
+    return {
+        "cut_word": rules.cuts_words,
+        "too_short": partial(rules.is_too_short, min_us=to_us(options.sample_min_seconds)),
+        "no_cut": partial(rules.has_no_cut, max_us=to_us(options.sample_max_seconds)),
+        "no_words": rules.has_no_words,
+        "max_speakers": partial(rules.has_too_many_speakers, max_speakers=options.max_speakers),
+        "overlap_start": partial(rules.overlaps_at_start, **overlap),
+        "overlap_end": partial(rules.overlaps_at_end, **overlap),
+        "filler_start": partial(rules.starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a session's pieces."""
+
+    recording: Recording
+    summary: CleanSummary
+    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {"diar": [], "asr": []})
+    """Start, end (microseconds) and number of speakers, by output."""
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+
+    def judge(self, output: str, pieces: Sequence[Piece], by_rules: Mapping[str, Rule]) -> None:
+        """Keeps or drops each piece, and counts it."""
+        counts = self.summary.outputs[output]
+        for piece in pieces:
+            start, end = piece.span
+            dropped = rules.judge(piece, by_rules)
+            counts.take(end - start, len(piece.words))
+            if dropped is None:
+                counts.keep(end - start, piece.speech_us, len(piece.words))
+                self.kept[output].append((start, end, len(piece.speakers)))
+                continue
+            rule, value = dropped
+            counts.reject(rule, end - start)
+            name, seconds = piece_id(self.recording.session_id, piece.span), to_seconds(end - start)
+            self.rejected.append({"id": name, "rule": rule, "value": value, "output": output, "seconds": seconds})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kept": self.kept, "rejected": self.rejected, "counts": asdict(self.summary)}
+
+
+def piece_id(session_id: str, span: Span) -> str:
+    """meeting1-0090000-0109500: start and end in milliseconds of the recording."""
+    start_ms, end_ms = (round(us / 1000) for us in span)
+    return f"{session_id}-{start_ms:07d}-{end_ms:07d}"
+
+
+def _as_segments(session_id: str, turns: Turns) -> list[Segment]:
+    return [
+        Segment(session_id, speaker, to_seconds(start), to_seconds(end))
+        for speaker, spans in turns.items()
+        for start, end in spans
+    ]
+
+
+def _read_pieces(sessions: Sequence[Session], paths: CleanPaths, output: str) -> Iterator[Session]:
+    for session in sessions:
+        for start, end, n_speakers in _read_result(paths.result(session))["kept"][output]:
+            yield Session(
+                piece_id(session.session_id, (start, end)),
+                session.audio_path,
+                duration=to_seconds(end - start),
+                offset=to_seconds(start),
+                num_speakers=n_speakers,
+                rttm_path=paths.rttm(session),
+                seglst_path=paths.seglst(session) if output == "asr" else None,
+                extra=session.extra,
+            )
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from sortk.records import Segment
+from sortk.report.timeline import draw_timeline
+
+SVG = "{http://www.w3.org/2000/svg}"
+SEGMENTS = [Segment("x", "bob", 4.0, 9.0), Segment("x", "<ann>", 1.0, 5.0), Segment("x", "bob", 9.5, 10.0)]
+
+
+def shapes(picture: str, tag: str, **attributes: str) -> list[ElementTree.Element]:
+    found = ElementTree.fromstring(picture).iter(SVG + tag)
+    return [shape for shape in found if all(shape.get(key) == value for key, value in attributes.items())]
+
+
+def test_a_row_per_speaker_in_the_order_of_arrival() -> None:
+    names = [text.text for text in shapes(draw_timeline(SEGMENTS), "text", **{"text-anchor": "end"})]
+    assert names == ["<ann>", "bob"]
+    assert len(shapes(draw_timeline(SEGMENTS), "rect", rx="3")) == 3
+
+
+def test_overlap_is_shaded_where_two_speak() -> None:
+    shaded = shapes(draw_timeline(SEGMENTS, duration=10.7), "rect", fill="#f3c94a")
+    assert [(box.get("x"), box.get("width")) for box in shaded] == [
+        ("510.0", "100.0")
+    ]  # 4 to 5 s, at 100 pixels a second
+
+
+def test_words_are_written_where_they_fit() -> None:
+    words = [Segment("x", "bob", 4.0, 6.0, "hello"), Segment("x", "bob", 6.0, 6.1, "incomprehensible")]
+    picture = draw_timeline(SEGMENTS, words, title="a & b")
+    assert "hello" in picture and "incomprehensible" not in picture and "a &amp; b" in picture
+
+
+def test_nothing_to_draw_is_still_a_picture() -> None:
+    assert shapes(draw_timeline([], duration=None), "rect")

@@ -1,0 +1,177 @@
+"""The command line as a user meets it: real commands, exit codes, sentences, and the recipe from end to end."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from sortk import __version__
+from sortk.cli import main
+from sortk.formats import audio, manifest, rttm, seglst, sources
+
+
+def sortk(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def failed(result: Result) -> str:
+    """The one sentence of a failed command."""
+    assert result.exit_code == 1, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("sortk: ")]
+    assert len(lines) == 1 and "Traceback" not in result.output
+    return lines[0]
+
+
+@pytest.fixture(scope="session")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("voices") / "out"
+    result = sortk(
+        "prepare", "espeak", "--out", out, "--set", "espeak.speakers=6", "--set", "espeak.utterances_per_speaker=6"
+    )
+    assert result.exit_code == 0, result.output
+    assert "train: " in result.stderr and "utterances" in result.stderr and result.stdout == ""
+    return out / "sources.jsonl"
+
+
+def simulate(voices: Path, out: Path, *more: object) -> Result:
+    return sortk(
+        "simulate", "--sources", voices, "--out", out, "--hours", 0.01, "--seconds", 9, "--speakers", "2-3", *more
+    )
+
+
+def test_version() -> None:
+    assert __version__ in sortk("--version").output
+
+
+def test_simulate_writes_what_it_says(voices: Path, tmp_path: Path) -> None:
+    result = simulate(voices, tmp_path / "sim", "--plot", "--nj", 2)
+    assert result.exit_code == 0, result.output
+    sessions = manifest.read(tmp_path / "sim" / "manifest.jsonl")
+    assert len(sessions) == 4
+    for session in sessions:
+        assert audio.info(session.audio_path).seconds == session.duration == 9.0
+        assert session.rttm_path and rttm.read(session.rttm_path)
+        assert session.seglst_path and seglst.read(session.seglst_path)
+    assert len(list((tmp_path / "sim" / "plots").glob("*.svg"))) == 4
+    assert "done already" in simulate(voices, tmp_path / "sim").stderr
+    assert "overlap was 0.12, is now 0.2" in failed(simulate(voices, tmp_path / "sim", "--overlap", 0.2))
+    assert simulate(voices, tmp_path / "sim", "--overlap", 0.2, "--force").exit_code == 0
+
+
+def test_simulate_with_noise_and_rooms(voices: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    audio.write_flac(tmp_path / "noise" / "n.flac", rng.normal(0, 0.1, 16000).astype(np.float32))
+    response = (rng.normal(0, 0.2, 4000) * np.exp(-np.arange(4000) / 800)).astype(np.float32)
+    response[100] = 0.9
+    audio.write_flac(tmp_path / "rir" / "r.flac", response)
+    assert simulate(voices, tmp_path / "a", "--noise", tmp_path / "noise", "--rir", tmp_path / "rir").exit_code == 0
+    assert simulate(voices, tmp_path / "b").exit_code == 0
+    first, second = (audio.read(tmp_path / name / "audio" / "sim-000000.flac") for name in "ab")
+    assert len(first) == len(second) and np.abs(first).min() < np.abs(first).max()
+    quiet = np.abs(second) < 1e-4
+    assert np.square(first[quiet]).mean() > 10 * np.square(second[quiet]).mean()  # noise and echo fill the silence
+    rttms = [tmp_path / name / "rttm" / "sim-000000.rttm" for name in "ab"]
+    assert filecmp.cmp(*rttms, shallow=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--hours", "-1"], "hours must be more than 0, not -1"),
+        (["--overlap", "0.9"], "overlap must be from 0 to 0.3, not 0.9"),
+        (["--silence", "1"], "silence must be from 0 to 0.8, not 1.0"),
+        (["--speakers", "4-2"], "speakers must be a range such as 2-4, not 4-2"),
+        (["--speakers", "9"], "sessions of up to 9 speakers need as many different ones"),
+        (["--noise", "nowhere"], "nowhere: no such folder"),
+        (["--set", "overlapp=1"], "unknown key 'overlapp'; did you mean 'overlap'?"),
+        (["--split", "nosuch"], "the sources of 'sim' have 0"),
+    ],
+)
+def test_wrong_options_are_one_sentence(voices: Path, tmp_path: Path, options: list[str], sentence: str) -> None:
+    assert sentence in failed(simulate(voices, tmp_path / "out", *options))
+    assert not (tmp_path / "out").exists()
+
+
+def spoil(voices: Path, folder: Path, spoiled: bytes | None) -> Path:
+    """A copy of the sources in which the first speaker's audio holds other bytes."""
+    shutil.copytree(voices.parent, folder)
+    found = sources.read(folder / "sources.jsonl")
+    if spoiled is None:
+        found[0].audio_path.unlink()
+    else:
+        found[0].audio_path.write_bytes(spoiled)
+    return folder / "sources.jsonl"
+
+
+def test_bad_sources_are_one_sentence_with_the_file(voices: Path, tmp_path: Path) -> None:
+    whole = sources.read(voices)[0].audio_path.read_bytes()
+    cases = {"cut off": whole[: len(whole) // 2], "not an audio file": b"RIFF nonsense", "no such audio file": None}
+    for number, (reason, content) in enumerate(cases.items()):
+        sentence = failed(simulate(spoil(voices, tmp_path / f"bad{number}", content), tmp_path / f"out{number}"))
+        assert reason in sentence and ".flac" in sentence
+    broken = tmp_path / "broken.jsonl"
+    lines = voices.read_text(encoding="utf-8").splitlines()
+    broken.write_text("\n".join([*lines[:2], lines[2][:40], *lines[3:]]), encoding="utf-8")
+    assert "broken.jsonl, line 3: broken JSON" in failed(simulate(broken, tmp_path / "out"))
+    assert "nosuch.jsonl: no such file" in failed(simulate(tmp_path / "nosuch.jsonl", tmp_path / "out"))
+    assert not list(tmp_path.glob("out*/")) or not (tmp_path / "out").exists()
+
+
+def test_stereo_and_other_rates_are_accepted(voices: Path, tmp_path: Path) -> None:
+    import soundfile
+
+    path = spoil(voices, tmp_path / "other", None)
+    found = sources.read(path)
+    samples, rate = soundfile.read(sources.read(voices)[0].audio_path)
+    soundfile.write(found[0].audio_path, np.stack([samples[::2], samples[::2]], axis=1), rate // 2, format="WAV")
+    assert simulate(path, tmp_path / "out").exit_code == 0
+
+
+def test_convert_and_validate(tmp_path: Path) -> None:
+    (tmp_path / "ref.rttm").write_text("SPEAKER a 1 0.5 1.25 <NA> <NA> bob <NA> <NA>\n", encoding="utf-8")
+    assert sortk("convert", tmp_path / "ref.rttm", tmp_path / "ref.json", "--to", "seglst").exit_code == 0
+    assert json.loads((tmp_path / "ref.json").read_text(encoding="utf-8"))[0]["speaker"] == "bob"
+    assert "1 session" in sortk("validate", tmp_path / "ref.rttm", tmp_path / "ref.json").stdout
+    (tmp_path / "bad.rttm").write_text("SPEAKER a 1 0.5 nan <NA> <NA> bob <NA> <NA>\n", encoding="utf-8")
+    result = sortk("validate", tmp_path / "bad.rttm", tmp_path / "ref.rttm")
+    assert "bad.rttm, line 1: duration is not finite" in failed(result) and "ref.rttm: rttm" in result.stdout
+
+
+def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
+    common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp")
+    assert "stage 0 (prepare): would run" in sortk("run", *common, "--dry-run").stdout
+    assert "run stage 0 first" in failed(sortk("stage", 1, *common))
+    result = sortk("run", *common, "--stop-stage", 1)
+    assert result.exit_code == 0, result.output
+    assert sortk("run", *common, "--stop-stage", 1).stderr.count("done already, skipped") == 2
+    assert sortk("status", *common).stdout.count(" done ") == 2
+    changed = (*common, "--set", "simulate.silence=0.2")
+    assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
+    assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
+    assert sortk("stage", 1, *changed, "--force").exit_code == 0
+    assert "stale    " in sortk("status", *common).stdout
+    for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):
+        assert session.audio_path.is_file()
+
+
+def test_unknown_stages_and_recipes_are_named() -> None:
+    assert "there is no stage 12" in failed(sortk("stage", 12, "--recipe", "mini"))
+    assert "shipped recipes: " in failed(sortk("run", "--recipe", "nosuch"))
+    assert "no variant 'x'; variants: debug" in failed(sortk("run", "--recipe", "mini", "--variant", "x"))
+    assert sortk("run").exit_code == 2
+
+
+def test_output_can_be_piped_into_a_reader_that_stops(tmp_path: Path) -> None:
+    lines = [f"SPEAKER s{n} 1 0 1 <NA> <NA> x <NA> <NA>\n" for n in range(3)]
+    (tmp_path / "a.rttm").write_text("".join(lines), encoding="utf-8")
+    command = f"{sys.executable} -m sortk validate {' '.join(['a.rttm'] * 300)} | head -n 1"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.count("\n") == 1 and "Traceback" not in result.stderr
