@@ -14,7 +14,8 @@ import logging
 from pathlib import Path
 
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
-from sortk.pipeline import Folder, Identity, Stage, StageRun, build_folder, hash_file, write_json
+from sortk.folders import Folder, Identity, build_folder, hash_file, write_json
+from sortk.pipeline import Stage, StageRun
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import Recipe
 from sortk.records import RunJobs

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,7 @@ def find_speech(probs: npt.NDArray[np.float32], n_samples: int, options: Detecto
     speeches = _apply_hysteresis(probs.tolist(), n_samples, options)
     # Neighbours share the silence between them when it is too short for the padding of both.
     pad = int(options.pad_seconds * SAMPLE_RATE)
-    gaps = [after[0] - before[1] for before, after in zip(speeches, speeches[1:], strict=False)]
+    gaps = [after[0] - before[1] for before, after in pairwise(speeches)]
     pads = [min(pad, gap // 2) for gap in gaps]
     return [
         (max(0, start - before), min(n_samples, end + after))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,24 +19,20 @@ from typing import Any
 
 from sortk.formats import manifest, rttm, seglst
 from sortk.formats.files import atomic_text, quote
-from sortk.prepare import rules
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import CleanSummary
 from sortk.prepare.posteriors import hear_speakers
 from sortk.prepare.recordings import Recording, Turns, load_recording
 from sortk.prepare.refine import refine_turns
-from sortk.prepare.rules import Piece, PieceView, Rule
+from sortk.prepare.rules import Excerpt, RecordingView, Rule, judge, sample_rules, window_rules
 from sortk.prepare.spans import Profile, Span, to_seconds, to_us
 from sortk.prepare.windows import cut_samples, cut_windows, find_gaps
-from sortk.records import Segment, Session
+from sortk.records import RunJobs, Segment, Session
 
 __all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_set", "clean_sets"]
 
 log = logging.getLogger(__name__)
-
-RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""Applies a picklable function to each item, here or in other processes, and gives the results in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +128,10 @@ def clean_session(options: CleanOptions, out: Path, probs_dir: Path | None, sess
     paths = CleanPaths(out)
     if paths.result(session).exists():
         return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
-    recording = load_recording(session)
+    recording = load_recording(session, options.lang, options.word_rule)
     turns = refine_recording(recording, session, options, probs_dir)
     verdict = Verdict(recording, CleanSummary(1, repairs=recording.repairs))
-    view = PieceView(recording, turns, Profile(span for spans in turns.values() for span in spans))
+    view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
     verdict.judge("diar", cut_into_windows(recording.span, view, options), window_rules(options))
     if recording.entries is None:
         verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": lambda _: 0.0})
@@ -166,41 +162,17 @@ def refine_recording(recording: Recording, session: Session, options: CleanOptio
     return turns
 
 
-def cut_into_windows(span: Span, view: PieceView, options: CleanOptions) -> list[Piece]:
+def cut_into_windows(span: Span, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
     """Pieces for the diarizer, before any rule."""
     lengths = (options.window_min_seconds, options.window_max_seconds, options.window_search_seconds)
     return [view.window(window) for window in cut_windows(span, view.profile, *map(to_us, lengths))]
 
 
-def cut_into_samples(recording: Recording, view: PieceView, options: CleanOptions) -> list[Piece]:
+def cut_into_samples(recording: Recording, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
     """Pieces for MS-ASR, before any rule."""
     lengths = (options.sample_min_seconds, options.sample_max_seconds)
     gaps = find_gaps(recording.words, recording.span)
     return [view.sample(sample) for sample in cut_samples(recording.span, gaps, view.profile, *map(to_us, lengths))]
-
-
-def window_rules(options: CleanOptions) -> dict[str, Rule]:
-    """What drops a diarization window, in this order."""
-    return {
-        "no_speech": rules.has_no_speech,
-        "max_speakers": partial(rules.has_too_many_speakers, max_speakers=options.max_speakers),
-    }
-
-
-def sample_rules(options: CleanOptions) -> dict[str, Rule]:
-    """What drops an MS-ASR sample, in this order."""
-    overlap = {"max_us": to_us(options.max_edge_overlap_seconds), "edge_us": to_us(options.edge_seconds)}
-    fillers = frozenset(options.fillers[options.language])
-    return {
-        "cut_word": rules.cuts_words,
-        "too_short": partial(rules.is_too_short, min_us=to_us(options.sample_min_seconds)),
-        "no_cut": partial(rules.has_no_cut, max_us=to_us(options.sample_max_seconds)),
-        "no_words": rules.has_no_words,
-        "max_speakers": partial(rules.has_too_many_speakers, max_speakers=options.max_speakers),
-        "overlap_start": partial(rules.overlaps_at_start, **overlap),
-        "overlap_end": partial(rules.overlaps_at_end, **overlap),
-        "filler_start": partial(rules.starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +185,12 @@ class Verdict:
     """Start, end (microseconds) and number of speakers, by output."""
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
-    def judge(self, output: str, pieces: Sequence[Piece], by_rules: Mapping[str, Rule]) -> None:
+    def judge(self, output: str, pieces: Sequence[Excerpt], by_rules: Mapping[str, Rule]) -> None:
         """Keeps or drops each piece, and counts it."""
         counts = self.summary.outputs[output]
         for piece in pieces:
             start, end = piece.span
-            dropped = rules.judge(piece, by_rules)
+            dropped = judge(piece, by_rules)
             counts.take(end - start, len(piece.words))
             if dropped is None:
                 counts.keep(end - start, piece.speech_us, len(piece.words))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sortk.prepare.syllables import Rule
+
 # fmt: off
 FILLERS = {
-    "en": ("ah", "eh", "er", "erm", "hm", "hmm", "huh", "mhm", "mm", "mm-hm", "mm-hmm", "mmm", "oh", "ok", "okay", "right",
-           "so", "uh", "uh-huh", "uhuh", "um", "well", "yeah", "yep"),
+    "en": ("ah", "eh", "er", "erm", "hm", "hmm", "huh", "mhm", "mm", "mm-hm", "mm-hmm", "mmm", "oh", "ok", "okay",
+           "right", "so", "uh", "uh-huh", "uhuh", "um", "well", "yeah", "yep"),
     "de": ("ach", "ah", "also", "genau", "hm", "hmm", "ja", "mhm", "na", "oh", "okay", "so", "ä", "äh", "ähm", "öh"),
-    "es": ("ah", "ajá", "bueno", "eh", "em", "este", "hm", "mm", "o sea", "oh", "pues", "sí", "vale"),
+    "es": ("ah", "ajá", "bueno", "eh", "em", "este", "hm", "mm", "oh", "pues", "sí", "vale"),
     "fr": ("ah", "bah", "ben", "bon", "eh", "euh", "hein", "hm", "hum", "mm", "oh", "ok", "ouais", "oui", "voilà"),
     "zh": ("呃", "哎", "哦", "啊", "喔", "嗯", "噢", "对", "是", "那个", "额"),
 }
@@ -34,10 +36,12 @@ class CleanOptions:
     window_search_seconds: float = 10.0  # before the limit, in which the best place to cut is looked for
     sample_min_seconds: float = 10.0  # of an MS-ASR sample
     sample_max_seconds: float = 20.0
+    lang: str = "en_US"  # for the times of words in longer segments: what stage 3 is given too,
+    word_rule: Rule = "sounds"  # and this one, so that its words are not cut
     max_edge_overlap_seconds: float = 1.0  # longer overlap at the beginning or end drops a sample
     edge_seconds: float = 0.5  # overlap so close to the first or last speech is at the beginning or end
     max_filler_words: int = 2  # so few of them, and nothing else, drop a sample that they open
-    language: str = "en"  # of the transcripts: which fillers count
+    filler_lang: str = "en"  # which of the following lists counts
     fillers: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(FILLERS))  # by language, lower case
 
     def __post_init__(self) -> None:
@@ -60,10 +64,8 @@ class CleanOptions:
         _require(
             self.max_filler_words >= 0, f"max_filler_words must not be negative, but it is {self.max_filler_words}"
         )
-        known = ", ".join(sorted(self.fillers))
-        _require(
-            self.language in self.fillers, f"no fillers for language {self.language!r}, only for {known or 'none'}"
-        )
+        known = ", ".join(sorted(self.fillers)) or "none"
+        _require(self.filler_lang in self.fillers, f"no fillers for language {self.filler_lang!r}, only for {known}")
 
 
 def _require(condition: bool, sentence: str) -> None:

@@ -23,7 +23,7 @@ from sortk.formats import audio
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import FormatError
 from sortk.prepare.spans import Span, clip, merge, to_seconds, to_us
-from sortk.prepare.syllables import approximate_word_times
+from sortk.prepare.syllables import Rule, approximate_word_times
 from sortk.records import Segment, Session
 
 ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
@@ -55,13 +55,13 @@ class Recording:
     repairs: Counter[str]
 
 
-def load_recording(session: Session) -> Recording:
+def load_recording(session: Session, lang: str = "en_US", word_rule: Rule = "sounds") -> Recording:
     """Reads what the session names. Audio is only needed, and only its header, if the duration is not given."""
     repairs: Counter[str] = Counter()
     span, audio_end = _find_span(session, repairs)
     turns = _read_turns(session, span, audio_end, repairs)
     entries = _read_transcript(session, span, audio_end, repairs)
-    words = sorted(time_words(entries or []), key=lambda word: word.start)
+    words = sorted(time_words(entries or [], lang, word_rule), key=lambda word: word.start)
     repairs["speakers_without_rttm"] += len({word.speaker for word in words} - turns.keys())
     return Recording(session.session_id, span, turns, entries, words, +repairs)
 
@@ -126,11 +126,11 @@ def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs
             repairs[f"{source}_after_end"] += 1
 
 
-def time_words(entries: Iterable[Segment]) -> Iterator[TimedWord]:
+def time_words(entries: Iterable[Segment], lang: str, word_rule: Rule) -> Iterator[TimedWord]:
     """The words of the transcript. An entry of one word has its times; longer ones get them by their syllables.
 
     Stage 3 does the same with the same entries, so a cut between two words here is one between two words there.
     """
     for entry in entries:
-        for word in approximate_word_times(entry.text.split(), entry.start, entry.end):
+        for word in approximate_word_times(entry.text.split(), entry.start, entry.end, lang, word_rule):
             yield TimedWord(to_us(word.start), to_us(word.end), entry.speaker, word.text)

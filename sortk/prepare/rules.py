@@ -7,17 +7,19 @@ overlap at the beginning or end" and "where the first speaker only has one or tw
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
+from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.recordings import Recording, TimedWord, Turns
-from sortk.prepare.spans import Profile, Span, Stretch, clip, length, merge, to_seconds
+from sortk.prepare.spans import Profile, Span, Stretch, clip, length, merge, to_seconds, to_us
 from sortk.prepare.windows import ROUNDING_US
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Excerpt:
     """A window or a sample, with all that the rules look at."""
 
     span: Span
@@ -36,73 +38,73 @@ class Piece:
         return length((start, end) for start, end, n_speakers in self.stretches if n_speakers > 0)
 
 
-Rule = Callable[[Piece], float | None]
+Rule = Callable[[Excerpt], float | None]
 
 
-def judge(piece: Piece, rules: dict[str, Rule]) -> tuple[str, float] | None:
+def judge(excerpt: Excerpt, rules: Mapping[str, Rule]) -> tuple[str, float] | None:
     """The first rule that drops the piece, and the measured value; None if it is kept."""
     for name, rule in rules.items():
-        value = rule(piece)
+        value = rule(excerpt)
         if value is not None:
             return name, value
     return None
 
 
-def cuts_words(piece: Piece) -> float | None:
+def cuts_words(excerpt: Excerpt) -> float | None:
     """An end of the piece lies inside a word: the session itself begins or ends there. Value: how many words."""
-    return piece.n_cut_words or None
+    return excerpt.n_cut_words or None
 
 
-def is_too_short(piece: Piece, min_us: int) -> float | None:
+def is_too_short(excerpt: Excerpt, min_us: int) -> float | None:
     """What remains at the end of a recording, or before words that cannot be cut. Value: its seconds."""
-    duration = piece.span[1] - piece.span[0]
+    duration = excerpt.span[1] - excerpt.span[0]
     return to_seconds(duration) if duration < min_us else None
 
 
-def has_no_cut(piece: Piece, max_us: int) -> float | None:
+def has_no_cut(excerpt: Excerpt, max_us: int) -> float | None:
     """Words leave no place to cut before it gets too long. Value: its seconds."""
-    duration = piece.span[1] - piece.span[0]
+    duration = excerpt.span[1] - excerpt.span[0]
     return to_seconds(duration) if duration > max_us else None
 
 
-def has_no_speech(piece: Piece) -> float | None:
+def has_no_speech(excerpt: Excerpt) -> float | None:
     """Nobody has a turn in it. Value: 0."""
-    return None if piece.speech_us else 0.0
+    return None if excerpt.speech_us else 0.0
 
 
-def has_no_words(piece: Piece) -> float | None:
+def has_no_words(excerpt: Excerpt) -> float | None:
     """There is nothing to recognize. Value: 0."""
-    return None if piece.words else 0.0
+    return None if excerpt.words else 0.0
 
 
-def has_too_many_speakers(piece: Piece, max_speakers: int) -> float | None:
+def has_too_many_speakers(excerpt: Excerpt, max_speakers: int) -> float | None:
     """More speakers than the model has outputs. Value: how many."""
-    return float(len(piece.speakers)) if len(piece.speakers) > max_speakers else None
+    return float(len(excerpt.speakers)) if len(excerpt.speakers) > max_speakers else None
 
 
-def overlaps_at_start(piece: Piece, max_us: int, edge_us: int) -> float | None:
+def overlaps_at_start(excerpt: Excerpt, max_us: int, edge_us: int) -> float | None:
     """The first overlap is long and begins with the first speech, or at most `edge_us` after it. Value: its seconds."""
-    speech, overlaps = _find_speech_and_overlaps(piece)
+    speech, overlaps = _find_speech_and_overlaps(excerpt)
     longest = max((end - start for start, end in overlaps if start <= speech[0][0] + edge_us), default=0)
     return to_seconds(longest) if longest > max_us else None
 
 
-def overlaps_at_end(piece: Piece, max_us: int, edge_us: int) -> float | None:
+def overlaps_at_end(excerpt: Excerpt, max_us: int, edge_us: int) -> float | None:
     """The last overlap is long and ends with the last speech, or at most `edge_us` before it. Value: its seconds."""
-    speech, overlaps = _find_speech_and_overlaps(piece)
+    speech, overlaps = _find_speech_and_overlaps(excerpt)
     longest = max((end - start for start, end in overlaps if end >= speech[-1][1] - edge_us), default=0)
     return to_seconds(longest) if longest > max_us else None
 
 
-def _find_speech_and_overlaps(piece: Piece) -> tuple[list[Span], list[Span]]:
-    speech = [(start, end) for start, end, n_speakers in piece.stretches if n_speakers >= 1]
-    overlaps = merge((start, end) for start, end, n_speakers in piece.stretches if n_speakers >= 2)
+def _find_speech_and_overlaps(excerpt: Excerpt) -> tuple[list[Span], list[Span]]:
+    speech = [(start, end) for start, end, n_speakers in excerpt.stretches if n_speakers >= 1]
+    overlaps = merge((start, end) for start, end, n_speakers in excerpt.stretches if n_speakers >= 2)
     return speech, overlaps
 
 
-def starts_with_fillers(piece: Piece, fillers: Collection[str], max_words: int) -> float | None:
+def starts_with_fillers(excerpt: Excerpt, fillers: Collection[str], max_words: int) -> float | None:
     """What the first speaker says before anybody else does is one or two words, and all fillers. Value: how many."""
-    opening = list(takewhile(lambda word: word.speaker == piece.words[0].speaker, piece.words))
+    opening = list(takewhile(lambda word: word.speaker == excerpt.words[0].speaker, excerpt.words))
     if 0 < len(opening) <= max_words and all(plain_word(word.text) in fillers for word in opening):
         return float(len(opening))
     return None
@@ -113,8 +115,32 @@ def plain_word(text: str) -> str:
     return text.lower().strip("\"'`.,;:!?…-–—()[]<>{}*~«»“”‘’。，、；：？！")
 
 
-class PieceView:
-    """Makes the pieces of one recording."""
+def window_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What drops a diarization window, in this order."""
+    return {
+        "no_speech": has_no_speech,
+        "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
+    }
+
+
+def sample_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What drops an MS-ASR sample, in this order."""
+    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
+    fillers = frozenset(options.fillers[options.filler_lang])
+    return {
+        "cut_word": cuts_words,
+        "too_short": partial(is_too_short, min_us=to_us(options.sample_min_seconds)),
+        "no_cut": partial(has_no_cut, max_us=to_us(options.sample_max_seconds)),
+        "no_words": has_no_words,
+        "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
+        "overlap_start": partial(overlaps_at_start, max_us=max_us, edge_us=edge_us),
+        "overlap_end": partial(overlaps_at_end, max_us=max_us, edge_us=edge_us),
+        "filler_start": partial(starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),
+    }
+
+
+class RecordingView:
+    """Looks at one recording through windows and samples."""
 
     def __init__(self, recording: Recording, turns: Turns, profile: Profile) -> None:
         self.profile = profile
@@ -122,12 +148,12 @@ class PieceView:
         self._starts = [word.start for word in recording.words]
         self._longest = max((word.end - word.start for word in recording.words), default=0)
 
-    def window(self, span: Span) -> Piece:
+    def window(self, span: Span) -> Excerpt:
         """A piece for the diarizer: turns only."""
         speakers = frozenset(speaker for speaker, spans in self._turns.items() if clip(spans, *span))
-        return Piece(span, speakers, self.profile.stretches(*span))
+        return Excerpt(span, speakers, self.profile.stretches(*span))
 
-    def sample(self, span: Span) -> Piece:
+    def sample(self, span: Span) -> Excerpt:
         """A piece for MS-ASR: turns and words."""
         start, end = span
         first = bisect_left(self._starts, start - self._longest)
@@ -136,7 +162,7 @@ class PieceView:
         n_cut = sum(_lies_across(word, start) or _lies_across(word, end) for word in near)
         window = self.window(span)
         speakers = window.speakers | {word.speaker for word in words}
-        return Piece(span, speakers, window.stretches, words, n_cut)
+        return Excerpt(span, speakers, window.stretches, words, n_cut)
 
 
 def _lies_across(word: TimedWord, time: int) -> bool:

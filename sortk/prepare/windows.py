@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from sortk.prepare.recordings import TimedWord
 from sortk.prepare.spans import Profile, Span
@@ -70,7 +71,7 @@ def cut_samples(span: Span, gaps: Sequence[Span], profile: Profile, min_us: int,
     while cuts[-1] < last:
         cuts.append(_next_cut(cuts[-1], last, gaps, profile, min_us, max_us))
     cuts.append(span[1])
-    return [(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if start < end]
+    return [(start, end) for start, end in pairwise(cuts) if start < end]
 
 
 def _next_cut(start: int, last: int, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> int:

@@ -1,4 +1,4 @@
-"""Draws who spoke when as SVG: a row per speaker in the order of arrival, overlap shaded, words where they fit."""
+"""Draws who spoke when as SVG: a row per speaker in the order of arrival, overlap shaded; words if it is short."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from html import escape
 
 from sortk.records import Segment
 
-WIDTH, LEFT, RIGHT = 1200, 110, 20
+WIDTH, LEFT, RIGHT = 1200, 140, 24
 TOP, ROW, BAR = 44, 46, 30
+NAME_LETTERS = 18  # of a speaker's name
 LETTER = 6.2  # width of a letter of a word, in pixels
+WORDS_UP_TO_SECONDS = 30.0  # a longer session is drawn without its words,
+PIXELS_PER_SECOND = 130.0  # a shorter one wide enough for them
 COLOURS = ("#3b75af", "#d1702f", "#3c8d53", "#a3485e", "#7a5ca8", "#8a6d3b", "#2a8c8c", "#6b6b6b")
 TICK_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -23,19 +26,21 @@ def draw_timeline(
     speakers = list(dict.fromkeys(segment.speaker for segment in segments))
     end = max([duration or 0.0, *(segment.end for segment in segments)]) or 1.0
     height = TOP + ROW * max(len(speakers), 1) + 40
-    picture = _Picture(speakers, (WIDTH - LEFT - RIGHT) / end)
+    shown_words = words if end <= WORDS_UP_TO_SECONDS else ()
+    width = round(max(WIDTH, LEFT + RIGHT + PIXELS_PER_SECOND * end)) if shown_words else WIDTH
+    picture = _Picture(speakers, (width - LEFT - RIGHT) / end)
     body = itertools.chain(
         picture.axis(end, height - 34),
         picture.overlaps(segments, height - 34),
         picture.rows(),
         picture.bars(segments),
-        picture.words(words),
+        picture.words(shown_words),
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             'font-family="system-ui, sans-serif" font-size="12">',
-            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#222222">{escape(title)}</text>',
             *body,
             "</svg>\n",
@@ -68,7 +73,8 @@ class _Picture:
     def rows(self) -> Iterator[str]:
         for speaker in self.row_of:
             y = self.y(speaker) + BAR / 2 + 4
-            yield f'<text x="{LEFT - 10}" y="{y:.1f}" text-anchor="end" fill="#222222">{escape(speaker[:16])}</text>'
+            name = speaker if len(speaker) <= NAME_LETTERS else speaker[: NAME_LETTERS - 1] + "…"
+            yield f'<text x="{LEFT - 10}" y="{y:.1f}" text-anchor="end" fill="#222222">{escape(name)}</text>'
 
     def bars(self, segments: Iterable[Segment]) -> Iterator[str]:
         for segment in segments:
@@ -78,10 +84,19 @@ class _Picture:
 
     def words(self, words: Iterable[Segment]) -> Iterator[str]:
         for word in words:
-            if word.speaker in self.row_of and len(word.text) * LETTER <= word.duration * self.scale:
-                x, y = self.x((word.start + word.end) / 2), self.y(word.speaker) + BAR / 2 + 4
-                place = f'x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle"'
-                yield f'<text {place} fill="#ffffff">{escape(word.text)}</text>'
+            if word.speaker not in self.row_of:
+                continue
+            x, y, room = (
+                self.x((word.start + word.end) / 2),
+                self.y(word.speaker) + BAR / 2 + 4,
+                word.duration * self.scale,
+            )
+            place = f'x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle"'
+            # a word that is spoken faster than it can be written is squeezed into its time
+            squeeze = (
+                f' textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs"' if len(word.text) * LETTER > room else ""
+            )
+            yield f'<text {place}{squeeze} fill="#ffffff">{escape(word.text)}</text>'
 
     def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
         width = (end - start) * self.scale

@@ -21,16 +21,17 @@ def test_a_row_per_speaker_in_the_order_of_arrival() -> None:
 
 
 def test_overlap_is_shaded_where_two_speak() -> None:
-    shaded = shapes(draw_timeline(SEGMENTS, duration=10.7), "rect", fill="#f3c94a")
-    assert [(box.get("x"), box.get("width")) for box in shaded] == [
-        ("510.0", "100.0")
-    ]  # 4 to 5 s, at 100 pixels a second
+    shaded = shapes(draw_timeline(SEGMENTS, duration=10.36), "rect", fill="#f3c94a")
+    assert [(box.get("x"), box.get("width")) for box in shaded] == [("540.0", "100.0")]  # 4 to 5 s, 100 pixels a second
 
 
-def test_words_are_written_where_they_fit() -> None:
+def test_words_are_written_into_short_sessions_only() -> None:
     words = [Segment("x", "bob", 4.0, 6.0, "hello"), Segment("x", "bob", 6.0, 6.1, "incomprehensible")]
-    picture = draw_timeline(SEGMENTS, words, title="a & b")
-    assert "hello" in picture and "incomprehensible" not in picture and "a &amp; b" in picture
+    texts = {
+        text.text: text.get("textLength") for text in shapes(draw_timeline(SEGMENTS, words, title="a & b"), "text")
+    }
+    assert texts["hello"] is None and texts["incomprehensible"] == "13.0" and "a & b" in texts
+    assert "hello" not in draw_timeline(SEGMENTS, words, duration=60.0)
 
 
 def test_nothing_to_draw_is_still_a_picture() -> None:

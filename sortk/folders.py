@@ -1,0 +1,340 @@
+"""An output folder that appears whole or not at all: lock, marker, resume.
+
+Work fills `NAME.partial/`, which is renamed to `NAME/` at the end. `done.json` in it holds the settings and a key over
+the settings and the keys of the inputs:
+
+    same key               skipped at once
+    another key            refused with a sentence that names what changed; --force does it again
+    a matching .partial    goes on from where it was killed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from sortk import __version__
+from sortk.formats.files import atomic_text
+
+log = logging.getLogger(__name__)
+
+State = Literal["done", "stale", "partial", "missing"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Every path of one output folder, named here and nowhere else."""
+
+    final: Path
+
+    @property
+    def partial(self) -> Path:
+        return self.final.with_name(self.final.name + ".partial")
+
+    @property
+    def replaced(self) -> Path:
+        """Where an older result waits for the moment between two renames."""
+        return self.final.with_name(self.final.name + ".replaced")
+
+    @property
+    def lock(self) -> Path:
+        return self.final.with_name(f".{self.final.name}.lock")
+
+    @property
+    def done(self) -> Path:
+        return self.final / "done.json"
+
+    @property
+    def started(self) -> Path:
+        """What the partial folder is a part of: the same content that done.json will have."""
+        return self.partial / "started.json"
+
+    @property
+    def usage(self) -> Path:
+        """Time, size and place of the run: what may differ between two equal results."""
+        return self.final / "log" / "usage.json"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an output folder is made from. Two folders with the same key hold the same result."""
+
+    title: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]  # name of each input -> its key
+
+    def __post_init__(self) -> None:
+        # As JSON would give them back, so that a stored setting compares equal to a present one.
+        object.__setattr__(self, "settings", json.loads(json.dumps(self.settings)))
+
+    @property
+    def key(self) -> str:
+        content = json.dumps([self.settings, self.inputs], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def marker(self) -> dict[str, Any]:
+        """The content of done.json."""
+        return {
+            "made_by": self.title,
+            "key": self.key,
+            "settings": self.settings,
+            "inputs": self.inputs,
+            "versions": {"sortk": __version__, "python": platform.python_version()} | _package_versions(),
+        }
+
+    def changes_since(self, marker: Mapping[str, Any]) -> list[str]:
+        """Sentences on what differs from the run that wrote `marker`."""
+        then, now = _flatten(marker.get("settings", {})), _flatten(self.settings)
+        changed = [
+            f"{name} was {_show(then.get(name))}, is now {_show(now.get(name))}"
+            for name in sorted(then.keys() | now.keys())
+            if then.get(name) != now.get(name)
+        ]
+        inputs_then = marker.get("inputs", {})
+        changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
+        return changed or ["it was made by another version of sortk"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How an output folder stands against the identity it should have."""
+
+    state: State
+    why: str = ""
+    seconds: float | None = None
+    n_bytes: int | None = None
+    holder: str = ""  # the process that works on it right now
+
+
+def inspect_folder(folder: Folder, identity: Identity) -> Status:
+    """done / stale (why) / partial / missing; reads the markers only, so it is quick."""
+    holder = _lock_holder(folder)
+    done, started = _read_marker(folder.done), _read_marker(folder.started)
+    if done is not None and done.get("key") == identity.key:
+        usage = _read_marker(folder.usage) or {}
+        return Status("done", "", usage.get("seconds"), usage.get("bytes"), holder)
+    if started is not None and started.get("key") == identity.key:
+        return Status("partial", "goes on from where it stopped", holder=holder)
+    if done is not None:
+        return Status("stale", "; ".join(identity.changes_since(done)), holder=holder)
+    if started is not None:
+        return Status("stale", "unfinished, and " + "; ".join(identity.changes_since(started)), holder=holder)
+    return Status("missing", holder=holder)
+
+
+def build_folder(folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False) -> bool:
+    """Fills the folder by `work(partial folder)` as the module's header promises; False if there was nothing to do.
+
+    `work` may be called on a partial folder of an earlier, killed run with the same key, and then does only what is
+    missing there.
+    """
+    _check_is_ours(folder)
+    folder.final.parent.mkdir(parents=True, exist_ok=True)
+    with _hold_lock(folder, identity.title):
+        _undo_interrupted_rename(folder)
+        status = inspect_folder(folder, identity)
+        if status.state == "done" and not force:
+            say_skipped(identity.title, folder)
+            return False
+        if status.state == "stale" and not force:
+            raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
+        if status.state != "partial" or force:
+            shutil.rmtree(folder.partial, ignore_errors=True)
+        _remove_leftovers(folder.partial)
+        write_json(folder.started, identity.marker())
+        began = time.monotonic()
+        try:
+            with _log_to(folder.partial / "log" / "stage.log"):
+                verb = "goes on" if status.state == "partial" else "starts"
+                log.info("%s: %s into %s", identity.title, verb, folder.final)
+                work(folder.partial)
+                seconds = time.monotonic() - began
+                log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
+        except BaseException:
+            _forget_if_empty(folder)
+            raise
+        _finish(folder, seconds)
+    return True
+
+
+def _forget_if_empty(folder: Folder) -> None:
+    """A run that failed before it made anything leaves nothing behind."""
+    if {path.name for path in folder.partial.iterdir()} <= {folder.started.name, "log"}:
+        shutil.rmtree(folder.partial)
+
+
+def say_skipped(title: str, folder: Folder) -> None:
+    """There was nothing to do."""
+    log.info("%s: done already, skipped: %s", title, folder.final)
+
+
+def _finish(folder: Folder, seconds: float) -> None:
+    """Marks the partial folder as done and gives it its final name."""
+    usage = {"seconds": round(seconds, 3), "bytes": _size(folder.partial), "host": socket.gethostname()}
+    write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
+    folder.started.replace(folder.partial / folder.done.name)
+    if folder.final.exists():
+        shutil.rmtree(folder.replaced, ignore_errors=True)
+        folder.final.rename(folder.replaced)
+    folder.partial.rename(folder.final)
+    shutil.rmtree(folder.replaced, ignore_errors=True)
+
+
+def _undo_interrupted_rename(folder: Folder) -> None:
+    """A kill between the two renames of `_finish` leaves the new result complete under its partial name."""
+    if (folder.partial / folder.done.name).exists():
+        if folder.final.exists() and not folder.replaced.exists():
+            folder.final.rename(folder.replaced)
+        folder.partial.rename(folder.final)
+    elif folder.replaced.exists() and not folder.final.exists():
+        folder.replaced.rename(folder.final)
+    shutil.rmtree(folder.replaced, ignore_errors=True)
+
+
+def _check_is_ours(folder: Folder) -> None:
+    """Never replace a folder that holds something else."""
+    if folder.final.is_dir() and (folder.done.exists() or not any(folder.final.iterdir())):
+        return
+    if folder.final.exists():
+        raise ValueError(f"{folder.final} exists and was not made by sortk (no done.json); choose another folder")
+
+
+def _remove_leftovers(partial: Path) -> None:
+    """Half-written temporary files of a killed run."""
+    for path in partial.rglob(".*.tmp"):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _hold_lock(folder: Folder, title: str) -> Iterator[None]:
+    # flock is released by the kernel when the process ends, however it ends: a lock can never be left behind.
+    with _open_locked(folder, title) as file:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            folder.lock.unlink(missing_ok=True)
+
+
+def _open_locked(folder: Folder, title: str) -> IO[str]:
+    while True:
+        file = folder.lock.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ValueError(f"{title} is already being run by {_read_holder(folder)}; wait for it to end") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), folder.lock.stat()):
+                return file
+        file.close()  # its last holder has removed it in the meantime
+
+
+def _lock_holder(folder: Folder) -> str:
+    """Who works on the folder right now; empty if nobody does."""
+    try:
+        with folder.lock.open("r", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(folder)
+    except FileNotFoundError:
+        return ""
+    return ""
+
+
+def _read_holder(folder: Folder) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return folder.lock.read_text(encoding="utf-8") or "another process"
+    return "another process"
+
+
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    sortk_log = logging.getLogger("sortk")
+    sortk_log.addHandler(handler)
+    sortk_log.setLevel(min(sortk_log.getEffectiveLevel(), logging.INFO))  # the file keeps what -q hides
+    try:
+        yield
+    except Exception as error:
+        log.debug("the traceback", exc_info=True)
+        handler.handle(
+            log.makeRecord(log.name, logging.ERROR, "", 0, str(error), (), None)
+        )  # the terminal has it from cli
+        raise
+    finally:
+        sortk_log.removeHandler(handler)
+        handler.close()
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _show(value: Any) -> str:
+    return "unset" if value is None else json.dumps(value)
+
+
+def _read_marker(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_text(path) as file:
+        json.dump(content, file, indent=1, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def hash_file(path: Path) -> str:
+    """A key of the file's content."""
+    if not path.is_file():
+        return "no such file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _package_versions() -> dict[str, str]:
+    """Packages whose version can change a result."""
+    names = ("espeakng-loader", "numpy", "scipy", "soundfile", "torch")
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -1,0 +1,176 @@
+"""The promises of an output folder, on work that writes one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sortk.folders import Folder, Identity, build_folder, inspect_folder
+
+FIRST = Identity("toy", {"size": 1, "deep": {"a": "x"}}, {"input": "k1"})
+
+
+def fill(out: Path) -> None:
+    (out / "result.txt").write_text("whole", encoding="utf-8")
+
+
+def fail(out: Path) -> None:
+    (out / "result.txt").write_text("half", encoding="utf-8")
+    raise ValueError("stopped half-way")
+
+
+def must_not_run(out: Path) -> None:
+    raise AssertionError("the work was done again")
+
+
+def test_a_folder_appears_whole_with_its_marker(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    assert inspect_folder(folder, FIRST).state == "missing"
+    assert build_folder(folder, FIRST, fill)
+    assert (folder.final / "result.txt").read_text(encoding="utf-8") == "whole"
+    marker = json.loads(folder.done.read_text(encoding="utf-8"))
+    assert marker["key"] == FIRST.key and marker["settings"] == FIRST.settings
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert "done in" in (folder.final / "log" / "stage.log").read_text(encoding="utf-8")
+    status = inspect_folder(folder, FIRST)
+    assert status.state == "done" and status.n_bytes is not None and status.seconds is not None
+
+
+def test_the_same_key_is_skipped(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, FIRST, fill)
+    assert not build_folder(folder, FIRST, must_not_run)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (replace(FIRST, settings={"size": 2, "deep": {"a": "x"}}), "size was 1, is now 2"),
+        (replace(FIRST, settings={"size": 1, "deep": {"a": "y"}}), 'deep.a was "x", is now "y"'),
+        (replace(FIRST, settings={"size": 1}), 'deep.a was "x", is now unset'),
+        (replace(FIRST, inputs={"input": "k2"}), "its input input changed"),
+    ],
+)
+def test_another_key_is_refused_and_names_what_changed(tmp_path: Path, changed: Identity, sentence: str) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, FIRST, fill)
+    with pytest.raises(ValueError, match="toy is stale") as caught:
+        build_folder(folder, changed, must_not_run)
+    assert sentence in str(caught.value) and "--force" in str(caught.value)
+    assert build_folder(folder, changed, fill, force=True)
+    assert inspect_folder(folder, changed).state == "done"
+
+
+def test_a_failed_run_leaves_the_older_result_and_goes_on_from_its_partial(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, FIRST, fill)
+    second = replace(FIRST, settings={"size": 2})
+    with pytest.raises(ValueError, match="half-way"):
+        build_folder(folder, second, fail, force=True)
+    assert (folder.final / "result.txt").read_text(encoding="utf-8") == "whole"
+    assert inspect_folder(folder, second).state == "partial"
+
+    def go_on(out: Path) -> None:
+        assert (out / "result.txt").read_text(encoding="utf-8") == "half"
+        fill(out)
+
+    assert build_folder(folder, second, go_on)
+    assert (folder.final / "result.txt").read_text(encoding="utf-8") == "whole"
+    assert not folder.partial.exists()
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
+    def fail_at_once(out: Path) -> None:
+        raise ValueError("no such input")
+
+    with pytest.raises(ValueError, match="no such input"):
+        build_folder(Folder(tmp_path / "out"), FIRST, fail_at_once)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_partial_of_other_settings_is_refused(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    with pytest.raises(ValueError, match="half-way"):
+        build_folder(folder, FIRST, fail)
+    with pytest.raises(ValueError, match="stale: unfinished, and size was 1"):
+        build_folder(folder, replace(FIRST, settings={"size": 2, "deep": {"a": "x"}}), must_not_run)
+
+
+def test_leftover_temporary_files_do_not_reach_the_result(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    with pytest.raises(ValueError, match="half-way"):
+        build_folder(folder, FIRST, fail)
+    (folder.partial / ".x.flac.abc.tmp").write_text("half", encoding="utf-8")
+    build_folder(folder, FIRST, fill)
+    assert not list(folder.final.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("killed_after", ["mark", "move old", "move new"])
+def test_a_kill_between_the_last_renames_loses_nothing(tmp_path: Path, killed_after: str) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, replace(FIRST, settings={}), fill)
+    folder.final.rename(tmp_path / "older")
+    build_folder(folder, FIRST, fill)  # now take the new result back to the state that the kill left
+    if killed_after == "move new":
+        (tmp_path / "older").rename(folder.replaced)
+    else:
+        folder.final.rename(folder.partial)
+        (tmp_path / "older").rename(folder.final if killed_after == "mark" else folder.replaced)
+    assert not build_folder(folder, FIRST, must_not_run)
+    assert inspect_folder(folder, FIRST).state == "done"
+    assert not folder.replaced.exists() and not folder.partial.exists()
+
+
+def test_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    build_folder(Folder(out), FIRST, fill)  # an empty folder is fine
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("...", encoding="utf-8")
+    with pytest.raises(ValueError, match="was not made by sortk"):
+        build_folder(Folder(precious), FIRST, must_not_run, force=True)
+
+
+def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, FIRST, fill)
+    folder.done.write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match="done.json is damaged"):
+        inspect_folder(folder, FIRST)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from sortk.folders import Folder, Identity, build_folder
+def work(out):
+    (out / "result.txt").write_text("from the killed run")
+    print("working", flush=True)
+    time.sleep(60)
+build_folder(Folder(Path(sys.argv[1])), Identity("toy", {}, {}), work)
+"""
+
+
+def test_the_second_run_is_told_who_holds_the_folder_and_kill_9_frees_it(tmp_path: Path) -> None:
+    folder, identity = Folder(tmp_path / "out"), Identity("toy", {}, {})
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder.final)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "working\n"
+    try:
+        with pytest.raises(ValueError, match=f"already being run by process {process.pid} on "):
+            build_folder(folder, identity, must_not_run)
+        assert f"process {process.pid}" in inspect_folder(folder, identity).holder
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    seen = []
+    build_folder(folder, identity, lambda out: seen.append((out / "result.txt").read_text(encoding="utf-8")))
+    assert seen == ["from the killed run"]
