@@ -37,6 +37,13 @@ class SortkGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("sortk: interrupted; run the same command again to go on", err=True)
             ctx.exit(130)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            logging.getLogger(__name__).debug("failed", exc_info=True)
+            about = f"{type(error).__name__}: {error}"
+            click.echo(f"sortk: {about}. This is a bug of sortk; please report it with the output of -v", err=True)
+            ctx.exit(1)
 
 
 def _sentence(error: Exception) -> str:
@@ -303,6 +310,90 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
     for override in overrides:
         table = merge_tables(table, parse_override(override))
     return build_options(options, table, "options")
+
+
+@main.command()
+@click.option("--manifest", "manifest_path", type=FILE, required=True, help="The sessions to clean.")
+@OUT
+@click.option("--sad", type=click.Choice(["silero", "none"]), help="What refines boundaries.  [default: silero]")
+@click.option("--diarizer", help="A trained model whose posteriors refine boundaries too.")
+@click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
+@SETTINGS
+@JOBS
+@FORCE
+@_with_verbosity
+def clean(
+    manifest_path: Path,
+    out: Path,
+    sad: str | None,
+    diarizer: str | None,
+    probs: Path | None,
+    overrides: Sequence[str],
+    nj: int,
+    cluster: str,
+    force: bool,
+) -> None:
+    """Stage 2: refine annotations, cut windows and samples, drop what would spoil a model.
+
+    Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s), rejected.jsonl and summary.json.
+
+    Example: sortk clean --manifest data/ami.jsonl --out data/ami-clean --nj 4
+    """
+    from sortk.cluster import choose_cluster
+    from sortk.prepare.clean_options import CleanOptions
+    from sortk.prepare.timestamps import TimestampOptions
+    from sortk.stages import clean_folder
+
+    if diarizer is not None:
+        raise ValueError("--diarizer: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR")
+    options = _options(CleanOptions, overrides, **_given({"sad": sad}))
+    clean_folder(manifest_path, options, TimestampOptions(), probs, out, choose_cluster(cluster, nj), force)
+
+
+@main.command()
+@click.option("--seglst", type=FILE, required=True, help="Transcripts: a SegLST file, or a folder of them.")
+@OUT
+@click.option("--lang", help="Their language, as pyphen names it.  [default: en_US]")
+@SETTINGS
+@JOBS
+@FORCE
+@_with_verbosity
+def timestamps(
+    seglst: Path, out: Path, lang: str | None, overrides: Sequence[str], nj: int, cluster: str, force: bool
+) -> None:
+    """Stage 3: give words approximate times, from the times of their segments.
+
+    Writes OUT/<session>.json, one entry per word.
+
+    Example: sortk timestamps --seglst data/ami/seglst --out data/ami-words
+    """
+    from sortk.cluster import choose_cluster
+    from sortk.prepare.timestamps import TimestampOptions
+    from sortk.stages import timestamps_folder
+
+    options = _options(TimestampOptions, overrides, **_given({"lang": lang}))
+    timestamps_folder(seglst, options, out, choose_cluster(cluster, nj), force)
+
+
+@main.command()
+@click.option("--seglst", type=FILE, required=True, help="Words: a SegLST file, or a folder of them.")
+@click.option("--out", type=FILE, required=True, help="The file to write.")
+@click.option("--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="[default: word]")
+@SETTINGS
+@JOBS
+@_with_verbosity
+def sst(seglst: Path, out: Path, level: str | None, overrides: Sequence[str], nj: int, cluster: str) -> None:
+    """Stage 4: build sorted serialized transcripts.
+
+    Writes lines {"session_id", "text"}; `<spk0>` is who speaks first.
+
+    Example: sortk sst --seglst data/ami-words --out data/ami-sst.jsonl --level word
+    """
+    from sortk.cluster import choose_cluster
+    from sortk.prepare.sst import SstOptions
+    from sortk.stages import sst_file
+
+    sst_file(seglst, _options(SstOptions, overrides, **_given({"level": level})), out, choose_cluster(cluster, nj))
 
 
 @main.command()

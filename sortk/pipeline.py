@@ -24,11 +24,11 @@ class StageRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """One numbered step: which recipe table it obeys, which stages it reads, what it does."""
+    """One numbered step: which recipe tables it obeys, which stages it reads, what it does."""
 
     number: int
     name: str
-    table: str
+    tables: tuple[str, ...]
     reads: tuple[str, ...]
     run: Callable[[StageRun], None]
     files: Callable[[Recipe], Sequence[Path]] = lambda recipe: ()
@@ -65,11 +65,10 @@ class Experiment:
         return self._identities[stage.name]
 
     def _make_identity(self, stage: Stage) -> Identity:
-        options = dataclasses.asdict(getattr(self.recipe, stage.table))
-        settings = {"seed": self.recipe.seed, stage.table: options}
+        tables = {table: dataclasses.asdict(getattr(self.recipe, table)) for table in stage.tables}
         hashes = {f"content of {path}": hash_file(path) for path in stage.files(self.recipe)}
         inputs = {self._by_name[name].folder_name: self.identity(self._by_name[name]).key for name in stage.reads}
-        return Identity(stage.title, settings | hashes, inputs)
+        return Identity(stage.title, {"seed": self.recipe.seed} | tables | hashes, inputs)
 
     def folder(self, stage: Stage) -> Folder:
         shared = self._plain is None or self._plain.identity(stage).key == self.identity(stage).key

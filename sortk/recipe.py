@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sortk.corpora.registry import PrepareOptions
+from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
+from sortk.prepare.sst import SstOptions
+from sortk.prepare.timestamps import TimestampOptions
 
 Options = TypeVar("Options")
 Table = dict[str, Any]
@@ -41,6 +44,9 @@ class Recipe:
     seed: int = 0  # every random choice follows from it and from the item's id
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     simulate: SimulateOptions = field(default_factory=SimulateOptions)
+    clean: CleanOptions = field(default_factory=CleanOptions)
+    timestamps: TimestampOptions = field(default_factory=TimestampOptions)
+    sst: SstOptions = field(default_factory=SstOptions)
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:

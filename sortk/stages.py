@@ -1,6 +1,6 @@
 """The stages in order: what each reads, runs and writes. Read this first.
 
-    corpus on disk -> 0 prepare -> 1 simulate
+    corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst
 
 Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
 find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused. The second
@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
 from sortk.folders import Folder, Identity, build_folder, hash_file, write_json
 from sortk.pipeline import Stage, StageRun
+from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
+from sortk.prepare.sst import SstOptions
+from sortk.prepare.timestamps import TimestampOptions
 from sortk.recipe import Recipe
-from sortk.records import RunJobs
+from sortk.records import RunJobs, Session
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +47,51 @@ def simulate(run: StageRun) -> None:
     write_json(run.out / "summary.json", {name: summary.to_json() for name, summary in summaries.items()})
 
 
+def clean(run: StageRun) -> None:
+    """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples), rejected.jsonl."""
+    from sortk.prepare.clean import clean_sets
+
+    sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    clean_sets(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs)
+
+
+def timestamps(run: StageRun) -> None:
+    """Transcripts of stage 2 -> seglst/<recording>.json with one entry per word."""
+    from sortk.prepare.timestamps import write_timestamps
+
+    summary = write_timestamps(run.inputs["clean"] / "seglst", run.out / "seglst", run.recipe.timestamps, run.run_jobs)
+    log.info("%s", summary)
+    write_json(run.out / "summary.json", summary.to_json())
+
+
+def sst(run: StageRun) -> None:
+    """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript."""
+    from sortk.formats import manifest
+    from sortk.prepare.sst import serialize_sessions
+
+    words = run.inputs["timestamps"] / "seglst"
+    summaries = {}
+    for path in sorted((run.inputs["clean"] / "asr").glob("*.jsonl")):
+        samples = [replace(s, seglst_path=words / s.seglst_path.name) for s in manifest.read(path) if s.seglst_path]
+        serialized, summary = serialize_sessions(samples, run.recipe.sst, run.run_jobs)
+        manifest.write(run.out / path.name, serialized)
+        log.info("%s: %s", path.name, summary)
+        summaries[path.stem] = summary.to_json()
+    write_json(run.out / "summary.json", summaries)
+
+
+def _sets_of(*folders: Path) -> dict[str, list[Session]]:
+    """The sessions of the manifests <split>.jsonl in the folders, by split."""
+    from sortk.formats import manifest
+
+    sets: dict[str, list[Session]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl")):
+            if path.name != "sources.jsonl":
+                sets.setdefault(path.stem, []).extend(manifest.read(path))
+    return sets
+
+
 def corpus_files(recipe: Recipe) -> list[Path]:
     """A ready sources.jsonl may be edited by its owner; stage 0 is stale then."""
     given = Path(recipe.prepare.corpus_dir)
@@ -51,8 +100,12 @@ def corpus_files(recipe: Recipe) -> list[Path]:
 
 
 STAGES = (
-    Stage(0, "prepare", "prepare", (), prepare, corpus_files),
-    Stage(1, "simulate", "simulate", ("prepare",), simulate),
+    Stage(0, "prepare", tables=("prepare",), reads=(), run=prepare, files=corpus_files),
+    Stage(1, "simulate", tables=("simulate",), reads=("prepare",), run=simulate),
+    # Cutting between words needs their times, so stage 2 gives them as stage 3 will.
+    Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean),
+    Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
+    Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
 )
 
 
@@ -118,6 +171,46 @@ def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: R
     settings = {"librispeech": str(librispeech)}
     inputs = {str(list_path): hash_file(list_path)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
+
+
+def clean_folder(
+    manifest_path: Path,
+    options: CleanOptions,
+    words: TimestampOptions,
+    probs_dir: Path | None,
+    out: Path,
+    run_jobs: RunJobs,
+    force: bool,
+) -> None:
+    """`sortk clean`."""
+    from sortk.formats import manifest
+    from sortk.prepare.clean import clean_sets
+
+    def work(partial: Path) -> None:
+        clean_sets({"manifest": manifest.read(manifest_path)}, options, words, partial, run_jobs, probs_dir)
+
+    settings = dataclasses.asdict(options) | dataclasses.asdict(words) | {"probs": probs_dir and str(probs_dir)}
+    inputs = {str(manifest_path): hash_file(manifest_path)}
+    build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
+
+
+def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk timestamps`."""
+    from sortk.formats.files import files_in
+    from sortk.prepare.timestamps import write_timestamps
+
+    def work(partial: Path) -> None:
+        log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
+
+    inputs = {str(path): hash_file(path) for path in files_in(seglst, ".json")}
+    build_folder(Folder(out), Identity("sortk timestamps", dataclasses.asdict(options), inputs), work, force)
+
+
+def sst_file(seglst: Path, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
+    """`sortk sst`."""
+    from sortk.prepare.sst import write_sst
+
+    log.info("%s -> %s", write_sst(seglst, out, options, run_jobs), out)
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

@@ -51,6 +51,16 @@ def test_version() -> None:
     assert __version__ in sortk("--version").output
 
 
+def test_the_defaults_in_the_help_are_those_of_the_options() -> None:
+    from sortk.prepare.simulate import SimulateOptions
+
+    defaults, text = SimulateOptions(), " ".join(sortk("simulate", "--help").output.split())
+    for name in ("overlap", "silence", "seconds"):
+        described = text.split(f"--{name} FLOAT")[1].split("[default: ")[1].split("]")[0]
+        assert float(described) == getattr(defaults, name)
+    assert f"[default: {defaults.min_speakers}-{defaults.max_speakers}]" in text
+
+
 def test_simulate_writes_what_it_says(voices: Path, tmp_path: Path) -> None:
     result = simulate(voices, tmp_path / "sim", "--plot", "--nj", 2)
     assert result.exit_code == 0, result.output

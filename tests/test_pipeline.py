@@ -22,8 +22,8 @@ def copy_input(run: StageRun) -> None:
 
 
 STAGES = (
-    Stage(0, "first", "simulate", (), copy_seconds),
-    Stage(1, "second", "prepare", ("first",), copy_input),
+    Stage(0, "first", ("simulate",), (), copy_seconds),
+    Stage(1, "second", ("prepare",), ("first",), copy_input),
 )
 
 
@@ -62,7 +62,7 @@ def test_a_changed_setting_makes_its_stage_and_all_after_it_stale(tmp_path: Path
 
 
 def test_a_variant_shares_the_stages_that_it_does_not_change(tmp_path: Path) -> None:
-    stages = (STAGES[0], Stage(1, "second", "prepare", (), copy_seconds))  # the second one reads nothing changed
+    stages = (STAGES[0], Stage(1, "second", ("prepare",), (), copy_seconds))  # the second one reads nothing changed
     plain = make_recipe()
     for stage in stages:
         Experiment(stages, plain, tmp_path).run(stage, map)

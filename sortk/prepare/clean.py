@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,22 @@ from sortk.formats.files import atomic_text, quote
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import CleanSummary
-from sortk.prepare.posteriors import hear_speakers
+from sortk.prepare.posteriors import find_posteriors, hear_speakers
 from sortk.prepare.recordings import Recording, Turns, load_recording
 from sortk.prepare.refine import refine_turns
-from sortk.prepare.rules import Excerpt, RecordingView, Rule, judge, sample_rules, window_rules
+from sortk.prepare.rules import (
+    Excerpt,
+    RecordingView,
+    end_rules,
+    has_no_words,
+    judge,
+    sample_rules,
+    start_rules,
+    window_rules,
+)
 from sortk.prepare.spans import Profile, Span, to_seconds, to_us
+from sortk.prepare.timestamps import TimestampOptions
+from sortk.prepare.verdict import Verdict, piece_id
 from sortk.prepare.windows import cut_samples, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
 
@@ -66,6 +78,7 @@ class CleanPaths:
 def clean_sets(
     sets: Mapping[str, Sequence[Session]],
     options: CleanOptions,
+    words: TimestampOptions,
     out: Path,
     run_jobs: RunJobs = map,
     probs_dir: Path | None = None,
@@ -74,7 +87,7 @@ def clean_sets(
     paths, summaries = CleanPaths(out), {}
     _check_ids([session for sessions in sets.values() for session in sessions])
     for set_name, sessions in sets.items():
-        summaries[set_name] = clean_set(sessions, options, out, set_name, run_jobs, probs_dir)
+        summaries[set_name] = clean_set(sessions, options, words, out, set_name, run_jobs, probs_dir)
     with atomic_text(paths.rejected) as file:
         for session in (session for sessions in sets.values() for session in sessions):
             file.writelines(f"{json.dumps(line)}\n" for line in _read_result(paths.result(session))["rejected"])
@@ -87,6 +100,7 @@ def clean_sets(
 def clean_set(
     sessions: Sequence[Session],
     options: CleanOptions,
+    words: TimestampOptions,
     out: Path,
     set_name: str,
     run_jobs: RunJobs = map,
@@ -94,12 +108,13 @@ def clean_set(
 ) -> CleanSummary:
     """Cleans the sessions that are not done yet, then writes the two manifests of the set.
 
-    `probs_dir` holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow
-    with the number of sessions, but for the manifests' lines.
+    `words` are the options of stage 3, so that cuts made here lie between the words that it will find. `probs_dir`
+    holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow with the
+    number of sessions, but for the manifests' lines.
     """
     _check_ids(sessions)
     paths, summary = CleanPaths(out), CleanSummary()
-    for of_session in run_jobs(partial(clean_session, options, out, probs_dir), sessions):
+    for of_session in run_jobs(partial(clean_session, options, words, out, probs_dir), sessions):
         summary.add(of_session)
     for output in ("diar", "asr"):
         manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output))
@@ -123,18 +138,21 @@ def _check_ids(sessions: Sequence[Session]) -> None:
 # One session
 
 
-def clean_session(options: CleanOptions, out: Path, probs_dir: Path | None, session: Session) -> CleanSummary:
+def clean_session(
+    options: CleanOptions, words: TimestampOptions, out: Path, probs_dir: Path | None, session: Session
+) -> CleanSummary:
     """Reads, refines, cuts and judges one session, and writes its files; one that is done is only counted."""
     paths = CleanPaths(out)
     if paths.result(session).exists():
         return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
-    recording = load_recording(session, options.lang, options.word_rule)
-    turns = refine_recording(recording, session, options, probs_dir)
-    verdict = Verdict(recording, CleanSummary(1, repairs=recording.repairs))
+    recording = load_recording(session, words)
+    turns, n_unheard = refine_recording(recording, session, options, probs_dir)
+    repairs = recording.repairs + Counter(no_speech_kept=n_unheard)
+    verdict = Verdict(session.session_id, CleanSummary(1, repairs=dict(repairs)))
     view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
     verdict.judge("diar", cut_into_windows(recording.span, view, options), window_rules(options))
     if recording.entries is None:
-        verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": lambda _: 0.0})
+        verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": has_no_words})
     else:
         verdict.judge("asr", cut_into_samples(recording, view, options), sample_rules(options))
         seglst.write(paths.seglst(session), recording.entries)
@@ -144,10 +162,12 @@ def clean_session(options: CleanOptions, out: Path, probs_dir: Path | None, sess
     return verdict.summary
 
 
-def refine_recording(recording: Recording, session: Session, options: CleanOptions, probs_dir: Path | None) -> Turns:
-    """The turns with tight boundaries; those in which nothing was heard stay, and are counted as a repair."""
+def refine_recording(
+    recording: Recording, session: Session, options: CleanOptions, probs_dir: Path | None
+) -> tuple[Turns, int]:
+    """The turns with tight boundaries, and how many stay because nothing was heard in them."""
     if options.sad == "none" and probs_dir is None:
-        return recording.turns
+        return recording.turns, 0
     detector = DetectorOptions(
         options.sad_threshold,
         options.sad_min_speech_seconds,
@@ -155,11 +175,10 @@ def refine_recording(recording: Recording, session: Session, options: CleanOptio
         options.sad_pad_seconds,
     )
     speech = detect_speech(session.audio_path, recording.span, detector) if options.sad == "silero" else None
-    heard = hear_speakers(recording, session, probs_dir, options.diarizer_threshold) if probs_dir else {}
-    turns, n_without = refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
-    if n_without:
-        recording.repairs["no_speech_kept"] += n_without
-    return turns
+    heard: dict[str, list[Span]] = {}
+    if probs_dir is not None:
+        heard = hear_speakers(recording, find_posteriors(session, probs_dir), options.diarizer_threshold)
+    return refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
 
 
 def cut_into_windows(span: Span, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
@@ -169,46 +188,17 @@ def cut_into_windows(span: Span, view: RecordingView, options: CleanOptions) -> 
 
 
 def cut_into_samples(recording: Recording, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
-    """Pieces for MS-ASR, before any rule."""
-    lengths = (options.sample_min_seconds, options.sample_max_seconds)
+    """Pieces for MS-ASR, before any rule; but cuts are preferred that leave the rules nothing to drop."""
+    min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
+    before, after = end_rules(options), start_rules(options)
+
+    def is_good_cut(start: int, cut: int) -> bool:
+        following = (cut, min(cut + min_us, recording.span[1]))
+        return not judge(view.sample((start, cut)), before) and not judge(view.sample(following), after)
+
     gaps = find_gaps(recording.words, recording.span)
-    return [view.sample(sample) for sample in cut_samples(recording.span, gaps, view.profile, *map(to_us, lengths))]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of a session's pieces."""
-
-    recording: Recording
-    summary: CleanSummary
-    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {"diar": [], "asr": []})
-    """Start, end (microseconds) and number of speakers, by output."""
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-
-    def judge(self, output: str, pieces: Sequence[Excerpt], by_rules: Mapping[str, Rule]) -> None:
-        """Keeps or drops each piece, and counts it."""
-        counts = self.summary.outputs[output]
-        for piece in pieces:
-            start, end = piece.span
-            dropped = judge(piece, by_rules)
-            counts.take(end - start, len(piece.words))
-            if dropped is None:
-                counts.keep(end - start, piece.speech_us, len(piece.words))
-                self.kept[output].append((start, end, len(piece.speakers)))
-                continue
-            rule, value = dropped
-            counts.reject(rule, end - start)
-            name, seconds = piece_id(self.recording.session_id, piece.span), to_seconds(end - start)
-            self.rejected.append({"id": name, "rule": rule, "value": value, "output": output, "seconds": seconds})
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kept": self.kept, "rejected": self.rejected, "counts": asdict(self.summary)}
-
-
-def piece_id(session_id: str, span: Span) -> str:
-    """meeting1-0090000-0109500: start and end in milliseconds of the recording."""
-    start_ms, end_ms = (round(us / 1000) for us in span)
-    return f"{session_id}-{start_ms:07d}-{end_ms:07d}"
+    samples = cut_samples(recording.span, gaps, view.profile, min_us, max_us, is_good_cut)
+    return [view.sample(sample) for sample in samples]
 
 
 def _as_segments(session_id: str, turns: Turns) -> list[Segment]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sortk.formats.files import format_seconds
 from sortk.prepare.spans import to_seconds
 
 OUTPUTS = ("diar", "asr")
@@ -79,11 +77,11 @@ class CleanSummary:
 
     sessions: int = 0
     outputs: dict[str, OutputCounts] = field(default_factory=lambda: {name: OutputCounts() for name in OUTPUTS})
-    repairs: Counter[str] = field(default_factory=Counter)
+    repairs: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: CleanSummary) -> None:
         self.sessions += other.sessions
-        self.repairs += other.repairs
+        _add_counts(self.repairs, other.repairs)
         for name, counts in other.outputs.items():
             self.outputs[name].add(counts)
 
@@ -91,7 +89,7 @@ class CleanSummary:
     def from_json(cls, values: Mapping[str, Any]) -> CleanSummary:
         """From `dataclasses.asdict`, as the result file of a session has it."""
         outputs = {name: OutputCounts(**counts) for name, counts in values["outputs"].items()}
-        return cls(values["sessions"], outputs, Counter(values["repairs"]))
+        return cls(values["sessions"], outputs, dict(values["repairs"]))
 
     def to_json(self) -> dict[str, Any]:
         """For people and other programs."""
@@ -119,4 +117,4 @@ def _rows(counts: OutputCounts) -> Iterator[tuple[str, int | None, int]]:
 def _row(name: str, pieces: int | None, us: int, us_in: int) -> str:
     share = us / us_in if us_in else 0.0
     shown = "" if pieces is None else str(pieces)
-    return f"{name:<26}{shown:>8}{format_seconds(to_seconds(us)):>16}{us / 3.6e9:>11.4f}{share:>8.1%}"
+    return f"{name:<26}{shown:>8}{to_seconds(us):>16.6f}{us / 3.6e9:>11.4f}{share:>8.1%}"

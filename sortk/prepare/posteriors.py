@@ -14,18 +14,15 @@ from sortk.prepare.spans import Span, clip, intersect, length, merge, to_seconds
 from sortk.records import Session
 
 FRAME_US = 80_000
-MAX_MISSING_US = 1_000_000  # a diarizer may leave out an incomplete last frame, not more
+MAX_DIFFERENCE_US = 3 * FRAME_US  # between a session and its posteriors: diarizers pad, or leave out, a last frame
 
 
-def find_posteriors(session: Session, folder: Path) -> tuple[Path, float]:
-    """The file that belongs to a session, and where in the audio its first frame lies.
-
-    A file with the session's name covers the session, one with the audio's name the whole audio.
-    """
-    for stem, offset in ((session.session_id, session.offset), (session.audio_path.stem, 0.0)):
+def find_posteriors(session: Session, folder: Path) -> Path:
+    """The file that belongs to a session: it has the name of the session, or of its audio."""
+    for stem in (session.session_id, session.audio_path.stem):
         path = folder / f"{stem}.npy"
         if path.is_file():
-            return path, offset
+            return path
     raise FileNotFoundError(f"{folder}: no posteriors of session {session.session_id} ({session.session_id}.npy)")
 
 
@@ -42,16 +39,23 @@ def read_posteriors(path: Path) -> npt.NDArray[np.float32]:
     return probs.astype(np.float32)
 
 
-def hear_speakers(recording: Recording, session: Session, folder: Path, threshold: float) -> dict[str, list[Span]]:
+def hear_speakers(recording: Recording, path: Path, threshold: float) -> dict[str, list[Span]]:
     """Where the diarizer hears each annotated speaker, of those whom it can be matched with."""
-    path, offset = find_posteriors(session, folder)
     probs = read_posteriors(path)
-    start = round(offset * 1e6)
-    if start + len(probs) * FRAME_US < recording.span[1] - MAX_MISSING_US:
-        heard = to_seconds(start + len(probs) * FRAME_US)
-        raise FormatError(path, None, f"ends at {heard:.2f} s, the session at {to_seconds(recording.span[1]):.2f} s")
+    start = _find_first_frame(recording.span, len(probs), path)
     columns = [clip(column, *recording.span) for column in find_active_spans(probs, start, threshold)]
     return match_speakers(recording.turns, columns)
+
+
+def _find_first_frame(span: Span, n_frames: int, path: Path) -> int:
+    """Posteriors cover the session or, if that is a part of the audio, maybe all of it: their number tells."""
+    start, end = span
+    if abs(n_frames * FRAME_US - (end - start)) <= MAX_DIFFERENCE_US:
+        return start
+    if n_frames * FRAME_US >= end - MAX_DIFFERENCE_US and start > 0:
+        return 0
+    covered, wanted = to_seconds(n_frames * FRAME_US), to_seconds(end - start)
+    raise FormatError(path, None, f"{n_frames} frames cover {covered:.2f} s, but the session lasts {wanted:.2f} s")
 
 
 def find_active_spans(probs: npt.NDArray[np.float32], start: int, threshold: float) -> list[list[Span]]:

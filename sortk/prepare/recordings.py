@@ -4,12 +4,13 @@ Repairs, by the name under which the summary counts them:
 
     duration_cut            sessions whose manifest promises more than the audio holds
     rttm_cut_at_end         annotated segments that reach over the end of the audio, and now end there
-    rttm_after_end          annotated segments that start behind it: left out
+    rttm_after_end          annotated segments that lie behind it: left out
     rttm_merged             annotated segments that overlap or touch another one of their speaker: joined
     transcript_cut_at_end   the same for entries of the transcript
     transcript_after_end
     transcript_empty        entries of the transcript that hold no word
     speakers_without_rttm   speakers of the transcript whom the annotation does not know
+    no_speech_kept          turns that no detector heard (see refine.py): kept as they were
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from sortk.formats import audio
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import FormatError
 from sortk.prepare.spans import Span, clip, merge, to_seconds, to_us
-from sortk.prepare.syllables import Rule, approximate_word_times
+from sortk.prepare.timestamps import MIN_WORD_SECONDS, TimestampOptions, split_segment
 from sortk.records import Segment, Session
 
-ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
+DURATION_ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
 
 Turns = dict[str, list[Span]]
 """The turns of each speaker, in order and without overlaps."""
@@ -55,13 +56,13 @@ class Recording:
     repairs: Counter[str]
 
 
-def load_recording(session: Session, lang: str = "en_US", word_rule: Rule = "sounds") -> Recording:
+def load_recording(session: Session, word_options: TimestampOptions) -> Recording:
     """Reads what the session names. Audio is only needed, and only its header, if the duration is not given."""
     repairs: Counter[str] = Counter()
     span, audio_end = _find_span(session, repairs)
     turns = _read_turns(session, span, audio_end, repairs)
     entries = _read_transcript(session, span, audio_end, repairs)
-    words = sorted(time_words(entries or [], lang, word_rule), key=lambda word: word.start)
+    words = sorted(time_words(entries or [], word_options), key=lambda word: word.start)
     repairs["speakers_without_rttm"] += len({word.speaker for word in words} - turns.keys())
     return Recording(session.session_id, span, turns, entries, words, +repairs)
 
@@ -79,7 +80,7 @@ def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
     if session.duration is None:
         return (start, audio_end), audio_end
     end = to_us(session.offset + session.duration)
-    repairs["duration_cut"] += end > audio_end + ROUNDING_US
+    repairs["duration_cut"] += end > audio_end + DURATION_ROUNDING_US
     return (start, min(end, audio_end)), audio_end
 
 
@@ -115,22 +116,23 @@ def _read_transcript(session: Session, span: Span, audio_end: int, repairs: Coun
 
 
 def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs: Counter[str]) -> Iterator[Segment]:
-    """Segments that end with the audio at the latest; those that lie behind it are left out, and all are counted."""
+    """Segments that end with the audio at the latest; those with no time left are left out, and all are counted."""
     for segment in segments:
+        left = audio_end - to_us(segment.start)
         if to_us(segment.end) <= audio_end:
             yield segment
-        elif to_us(segment.start) < audio_end:
+        elif left >= to_us(MIN_WORD_SECONDS) * max(1, len(segment.text.split())):
             repairs[f"{source}_cut_at_end"] += 1
             yield replace(segment, end=to_seconds(audio_end))
         else:
             repairs[f"{source}_after_end"] += 1
 
 
-def time_words(entries: Iterable[Segment], lang: str, word_rule: Rule) -> Iterator[TimedWord]:
+def time_words(entries: Iterable[Segment], options: TimestampOptions) -> Iterator[TimedWord]:
     """The words of the transcript. An entry of one word has its times; longer ones get them by their syllables.
 
     Stage 3 does the same with the same entries, so a cut between two words here is one between two words there.
     """
     for entry in entries:
-        for word in approximate_word_times(entry.text.split(), entry.start, entry.end, lang, word_rule):
-            yield TimedWord(to_us(word.start), to_us(word.end), entry.speaker, word.text)
+        for word in split_segment(entry, options):
+            yield TimedWord(to_us(word.start), to_us(word.end), word.speaker, word.text)

@@ -2,13 +2,13 @@
 segment start and end" (the paper's Data Cleaning).
 
 Evidence for a speaker is where the speech detector hears anybody and, if posteriors of a trained diarizer are given,
-where they also hear this speaker. A turn without any evidence stays as it is, and is counted. Otherwise each boundary
-moves to the evidence, under three rules:
+where they also hear this speaker. Each boundary of a turn moves to the evidence, under these rules:
 
 - inward as far as the evidence lies; outward only to an edge of the evidence within a tolerance, and only through
   time in which nobody speaks;
-- never past a boundary of another speaker's turn, so that turns keep their order and arrivals do too;
-- a turn keeps the evidence that it held, so no turn and no speaker can vanish.
+- never past a boundary of another speaker's turn, so that arrivals keep their order;
+- a turn without evidence, or that would lose more than half of its length, stays as it is and is counted: detectors
+  miss soft speech, and what people have heard and annotated is not deleted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 from sortk.prepare.recordings import Turns
-from sortk.prepare.spans import Profile, Span, clip, intersect, merge
+from sortk.prepare.spans import Profile, Span, clip, intersect
 
 MIN_EVIDENCE_US = 100_000  # less may be the tail of what somebody said just before the turn
+MIN_KEPT_SHARE = 0.5  # of a turn
 APART_US = 10_000  # a boundary stops this far from another speaker's, because equal starts would have no order
 
 
@@ -29,7 +30,7 @@ def refine_turns(
     speaker_speech: Mapping[str, Sequence[Span]],
     outward_us: int,
 ) -> tuple[Turns, int]:
-    """The turns with moved boundaries, and how many had no evidence and stay.
+    """The turns with moved boundaries, and how many were not heard and stay.
 
     `speech` is what the speech detector found, None if it was not asked; `speaker_speech` what the diarizer found, for
     those speakers whom it knows.
@@ -37,21 +38,21 @@ def refine_turns(
     all_spans = [span for spans in turns.values() for span in spans]
     starts = BoundaryMover(all_spans, outward_us)
     ends = BoundaryMover([mirror(span) for span in all_spans], outward_us)
-    n_without = 0
+    n_unheard = 0
     refined: Turns = {}
     for speaker, spans in turns.items():
         moved = []
         for span in spans:
             evidence = choose_evidence(span, speech, speaker_speech.get(speaker))
+            start, end = span
             if evidence:
                 start = starts.move(span, evidence)
                 end = -ends.move(mirror(span), [mirror(piece) for piece in reversed(evidence)])
-                moved.append((start, end))
-            else:
-                n_without += 1
-                moved.append(span)
-        refined[speaker] = merge(moved)
-    return refined, n_without
+            is_heard = bool(evidence) and end - start >= MIN_KEPT_SHARE * (span[1] - span[0])
+            moved.append((start, end) if is_heard else span)
+            n_unheard += not is_heard
+        refined[speaker] = moved
+    return refined, n_unheard
 
 
 def choose_evidence(span: Span, speech: Sequence[Span] | None, own_speech: Sequence[Span] | None) -> list[Span]:

@@ -69,28 +69,28 @@ def has_no_cut(excerpt: Excerpt, max_us: int) -> float | None:
 
 def has_no_speech(excerpt: Excerpt) -> float | None:
     """Nobody has a turn in it. Value: 0."""
-    return None if excerpt.speech_us else 0.0
+    return None if excerpt.speech_us else 0
 
 
 def has_no_words(excerpt: Excerpt) -> float | None:
     """There is nothing to recognize. Value: 0."""
-    return None if excerpt.words else 0.0
+    return None if excerpt.words else 0
 
 
 def has_too_many_speakers(excerpt: Excerpt, max_speakers: int) -> float | None:
     """More speakers than the model has outputs. Value: how many."""
-    return float(len(excerpt.speakers)) if len(excerpt.speakers) > max_speakers else None
+    return len(excerpt.speakers) if len(excerpt.speakers) > max_speakers else None
 
 
 def overlaps_at_start(excerpt: Excerpt, max_us: int, edge_us: int) -> float | None:
-    """The first overlap is long and begins with the first speech, or at most `edge_us` after it. Value: its seconds."""
+    """A long overlap begins with the first speech, or at most `edge_us` after it. Value: its seconds."""
     speech, overlaps = _find_speech_and_overlaps(excerpt)
     longest = max((end - start for start, end in overlaps if start <= speech[0][0] + edge_us), default=0)
     return to_seconds(longest) if longest > max_us else None
 
 
 def overlaps_at_end(excerpt: Excerpt, max_us: int, edge_us: int) -> float | None:
-    """The last overlap is long and ends with the last speech, or at most `edge_us` before it. Value: its seconds."""
+    """A long overlap ends with the last speech, or at most `edge_us` before it. Value: its seconds."""
     speech, overlaps = _find_speech_and_overlaps(excerpt)
     longest = max((end - start for start, end in overlaps if end >= speech[-1][1] - edge_us), default=0)
     return to_seconds(longest) if longest > max_us else None
@@ -106,7 +106,7 @@ def starts_with_fillers(excerpt: Excerpt, fillers: Collection[str], max_words: i
     """What the first speaker says before anybody else does is one or two words, and all fillers. Value: how many."""
     opening = list(takewhile(lambda word: word.speaker == excerpt.words[0].speaker, excerpt.words))
     if 0 < len(opening) <= max_words and all(plain_word(word.text) in fillers for word in opening):
-        return float(len(opening))
+        return len(opening)
     return None
 
 
@@ -125,18 +125,31 @@ def window_rules(options: CleanOptions) -> dict[str, Rule]:
 
 def sample_rules(options: CleanOptions) -> dict[str, Rule]:
     """What drops an MS-ASR sample, in this order."""
-    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
-    fillers = frozenset(options.fillers[options.filler_lang])
     return {
         "cut_word": cuts_words,
         "too_short": partial(is_too_short, min_us=to_us(options.sample_min_seconds)),
         "no_cut": partial(has_no_cut, max_us=to_us(options.sample_max_seconds)),
         "no_words": has_no_words,
         "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
+        **start_rules(options),
+        **end_rules(options),
+    }
+
+
+def start_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What may be wrong with the beginning of a sample."""
+    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
+    fillers = frozenset(options.fillers[options.filler_lang])
+    return {
         "overlap_start": partial(overlaps_at_start, max_us=max_us, edge_us=edge_us),
-        "overlap_end": partial(overlaps_at_end, max_us=max_us, edge_us=edge_us),
         "filler_start": partial(starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),
     }
+
+
+def end_rules(options: CleanOptions) -> dict[str, Rule]:
+    """What may be wrong with its end."""
+    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
+    return {"overlap_end": partial(overlaps_at_end, max_us=max_us, edge_us=edge_us)}
 
 
 class RecordingView:

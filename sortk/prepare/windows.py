@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from sortk.prepare.recordings import TimedWord
@@ -12,17 +13,20 @@ from sortk.prepare.spans import Profile, Span
 ROUNDING_US = 1  # times of words are rounded to microseconds, so neighbours may seem to overlap by one
 
 
-def best_cut(allowed: Iterable[Span], profile: Profile) -> int | None:
+def best_cut(allowed: Iterable[Span], profile: Profile, is_good: Callable[[int], bool] | None = None) -> int | None:
     """The best place to cut in allowed stretches of time; None if there are none.
 
     It is the middle of the longest stretch in which nobody speaks or, if somebody always does, as few as possible; of
-    equally good ones the last.
+    equally long ones the last. With `is_good`, it is the longest of these whose middle is good, if any is.
     """
     stretches = [stretch for start, end in allowed for stretch in profile.stretches(start, end)]
     if not stretches:
         return None
-    best = min(stretches, key=lambda stretch: (stretch.n_speakers, stretch.start - stretch.end, -stretch.start))
-    return (best.start + best.end) // 2
+    fewest = min(stretch.n_speakers for stretch in stretches)
+    quietest = [stretch for stretch in stretches if stretch.n_speakers == fewest]
+    quietest.sort(key=lambda stretch: (stretch.start - stretch.end, -stretch.start))
+    middles = [(stretch.start + stretch.end) // 2 for stretch in quietest]
+    return next((middle for middle in middles if is_good is None or is_good(middle)), middles[0])
 
 
 def cut_windows(span: Span, profile: Profile, min_us: int, max_us: int, search_us: int) -> list[Span]:
@@ -58,32 +62,48 @@ def find_gaps(words: Sequence[TimedWord], span: Span) -> list[Span]:
     return [*gaps, (at, end)] if at <= end else gaps
 
 
-def cut_samples(span: Span, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> list[Span]:
+def cut_samples(
+    span: Span,
+    gaps: Sequence[Span],
+    profile: Profile,
+    min_us: int,
+    max_us: int,
+    is_good_cut: Callable[[int, int], bool] = lambda start, cut: True,
+) -> list[Span]:
     """Samples of `min_us` to `max_us` that begin and end in a gap between words, and the pieces between them.
 
     A piece is outside these lengths where words leave no choice: before the first gap, after the last, and where no
-    gap lies between `min_us` and `max_us` after the last cut.
+    gap lies between `min_us` and `max_us` after the last cut. Of several silences to cut at, those are preferred that
+    `is_good_cut` likes, given the start of the sample and the cut.
     """
     if not gaps:
         return [span]
     cuts = [span[0], gaps[0][0]]
     last = gaps[-1][1]
     while cuts[-1] < last:
-        cuts.append(_next_cut(cuts[-1], last, gaps, profile, min_us, max_us))
+        start = cuts[-1]
+        cut = _next_cut(start, last, gaps, profile, min_us, max_us, partial(is_good_cut, start))
+        cuts.append(cut)
     cuts.append(span[1])
     return [(start, end) for start, end in pairwise(cuts) if start < end]
 
 
-def _next_cut(start: int, last: int, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> int:
+def _next_cut(
+    start: int,
+    last: int,
+    gaps: Sequence[Span],
+    profile: Profile,
+    min_us: int,
+    max_us: int,
+    is_good: Callable[[int], bool],
+) -> int:
     if last - start <= max_us:
         return last
-    cut = None
-    if last - start < max_us + min_us:  # leave enough for the sample after this one, if possible
-        cut = best_cut(_gaps_between(gaps, start + min_us, last - min_us), profile)
-    if cut is None:
-        cut = best_cut(_gaps_between(gaps, start + min_us, start + max_us), profile)
-    if cut is not None:
-        return cut
+    # First choice: leave enough for the sample after this one, too.
+    for latest in (min(start + max_us, last - min_us), start + max_us):
+        cut = best_cut(_gaps_between(gaps, start + min_us, latest), profile, is_good)
+        if cut is not None:
+            return cut
     # The piece will be dropped, so let it be short: up to the last gap before, else to the first one after.
     before = _gaps_between(gaps, start + 1, start + min_us)
     return before[-1][1] if before else _gaps_between(gaps, start + max_us, last)[0][0]

@@ -1,0 +1,137 @@
+"""Stage 3: segments with text -> one segment per word, with approximate times (Appendix C of the paper).
+
+    {"speaker": "alice", "start_time": 12.0, "end_time": 13.5, "words": "shall we start"}
+
+becomes three entries that follow each other from 12.0 to 13.5. A word that is alone in its segment has times already,
+and keeps them. Segments without text have no words; they are counted, not hidden.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+from sortk.formats import seglst
+from sortk.formats.files import files_in, quote
+from sortk.prepare.syllables import Rule, find_language, find_word_edges, weigh_word
+from sortk.records import RunJobs, Segment
+
+MIN_WORD_SECONDS = 0.001  # on average over a segment; less is a mistake in its times, and vanishes when it is written
+
+
+@dataclass(frozen=True)
+class TimestampOptions:
+    """How words get their times."""
+
+    lang: str = "en_US"  # of the transcripts; any language that pyphen has
+    rule: Rule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
+
+    def __post_init__(self) -> None:
+        find_language(self.lang)
+        weigh_word("", self.lang, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampSummary:
+    """What went in and what came out; summaries add up."""
+
+    sessions: int = 0
+    segments: int = 0
+    words: int = 0
+    words_kept: int = 0  # alone in their segment, so with its times
+    empty_segments: int = 0  # without text
+
+    def __add__(self, other: TimestampSummary) -> TimestampSummary:
+        return TimestampSummary(
+            self.sessions + other.sessions,
+            self.segments + other.segments,
+            self.words + other.words,
+            self.words_kept + other.words_kept,
+            self.empty_segments + other.empty_segments,
+        )
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sessions} sessions, {self.segments} segments ({self.empty_segments} without text) -> "
+            f"{self.words} words ({self.words_kept} kept their times)"
+        )
+
+
+def write_timestamps(
+    seglst_path: Path, out_dir: Path, options: TimestampOptions | None = None, run_jobs: RunJobs = map
+) -> TimestampSummary:
+    """From a SegLST file, or a folder of them, to `out_dir`/<session_id>.json; a job is one file.
+
+    Sessions that an earlier run has written are counted, not written again. A file without entries is a session in
+    which nothing was said, named after the file.
+    """
+    files = files_in(seglst_path, ".json")
+    results = run_jobs(partial(_time_file, options or TimestampOptions(), out_dir), files)
+    file_of: dict[str, Path] = {}
+    total = TimestampSummary()
+    for path, summaries in zip(files, results, strict=True):
+        for session_id, summary in summaries.items():
+            if session_id in file_of:
+                raise ValueError(f"session {quote(session_id)} is in two files, {file_of[session_id]} and {path}")
+            file_of[session_id] = path
+            total += summary
+    return total
+
+
+def _time_file(options: TimestampOptions, out_dir: Path, path: Path) -> dict[str, TimestampSummary]:
+    sessions = group_sessions(seglst.read(path), path)
+    out_paths = {session_id: out_dir / f"{_check_file_name(session_id, path)}.json" for session_id in sessions}
+    summaries = {}
+    for session_id, segments in sessions.items():
+        words = time_words(segments, options)
+        summaries[session_id] = _summarize(segments, words)
+        if not out_paths[session_id].exists():
+            seglst.write(out_paths[session_id], words)
+    return summaries
+
+
+def group_sessions(segments: Iterable[Segment], path: Path) -> dict[str, list[Segment]]:
+    """The segments of a file by session; if there are none, one empty session named after the file."""
+    sessions: dict[str, list[Segment]] = {}
+    for segment in segments:
+        sessions.setdefault(segment.session_id, []).append(segment)
+    return sessions or {path.stem: []}
+
+
+def _check_file_name(session_id: str, path: Path) -> str:
+    if "/" in session_id or "\0" in session_id or session_id in (".", ".."):
+        raise ValueError(f"{path}: session id {quote(session_id)} cannot be the name of a file")
+    return session_id
+
+
+def time_words(segments: Iterable[Segment], options: TimestampOptions) -> list[Segment]:
+    """One segment per word, in the order of their starts; words that start together stay in the order given."""
+    words = [word for segment in segments for word in split_segment(segment, options)]
+    return sorted(words, key=attrgetter("start"))
+
+
+def split_segment(segment: Segment, options: TimestampOptions) -> list[Segment]:
+    """The words of one segment, without gaps from its start to its end."""
+    texts = segment.text.split()
+    if segment.duration < MIN_WORD_SECONDS * len(texts):
+        raise ValueError(
+            f"session {segment.session_id}: {len(texts)} words do not fit into the segment of {segment.speaker} "
+            f"from {segment.start} to {segment.end}"
+        )
+    edges = find_word_edges(texts, segment.start, segment.end, options.lang, options.rule)
+    return [
+        Segment(segment.session_id, segment.speaker, start, end, text, segment.channel)
+        for text, (start, end) in zip(texts, itertools.pairwise(edges), strict=True)
+    ]
+
+
+def _summarize(segments: list[Segment], words: list[Segment]) -> TimestampSummary:
+    n_words = [len(segment.text.split()) for segment in segments]
+    return TimestampSummary(1, len(segments), len(words), n_words.count(1), n_words.count(0))

@@ -1,0 +1,47 @@
+"""What becomes of the pieces of a session: kept, or rejected with rule and value; and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sortk.prepare.clean_summary import CleanSummary
+from sortk.prepare.rules import Excerpt, Rule, judge
+from sortk.prepare.spans import Span, to_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a session's pieces."""
+
+    session_id: str
+    summary: CleanSummary
+    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {"diar": [], "asr": []})
+    """Start, end (microseconds) and number of speakers, by output."""
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+
+    def judge(self, output: str, pieces: Sequence[Excerpt], by_rules: Mapping[str, Rule]) -> None:
+        """Keeps or drops each piece, and counts it."""
+        counts = self.summary.outputs[output]
+        for piece in pieces:
+            start, end = piece.span
+            dropped = judge(piece, by_rules)
+            counts.take(end - start, len(piece.words))
+            if dropped is None:
+                counts.keep(end - start, piece.speech_us, len(piece.words))
+                self.kept[output].append((start, end, len(piece.speakers)))
+                continue
+            rule, value = dropped
+            counts.reject(rule, end - start)
+            name, seconds = piece_id(self.session_id, piece.span), to_seconds(end - start)
+            self.rejected.append({"id": name, "rule": rule, "value": value, "output": output, "seconds": seconds})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kept": self.kept, "rejected": self.rejected, "counts": asdict(self.summary)}
+
+
+def piece_id(session_id: str, span: Span) -> str:
+    """meeting1-0090000-0109500: start and end in milliseconds of the recording."""
+    start_ms, end_ms = (round(us / 1000) for us in span)
+    return f"{session_id}-{start_ms:07d}-{end_ms:07d}"

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import filecmp
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sortk.cluster import run_local
+from sortk.formats import audio, manifest, rttm, seglst, uem
+from sortk.prepare.clean import CleanOptions, CleanSummary, clean_set, clean_sets
+from sortk.prepare.timestamps import TimestampOptions, time_words
+from sortk.records import Segment, Session
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+NO_SAD = CleanOptions(sad="none")
+WORDS = TimestampOptions()
+VOCABULARY = ("yeah", "okay", "so", "uh", "um", "mm-hmm", "the", "remote", "control", "speech", "button", "animal")
+
+
+def write_session(
+    folder: Path, name: str, turns: Sequence[Segment], said: Sequence[Segment] | None, duration: float
+) -> Session:
+    rttm.write(folder / f"{name}.rttm", turns)
+    if said is not None:
+        seglst.write(folder / f"{name}.json", said)
+    return Session(
+        name,
+        folder / f"{name}.flac",
+        duration=duration,
+        rttm_path=folder / f"{name}.rttm",
+        seglst_path=None if said is None else folder / f"{name}.json",
+    )
+
+
+def fill_with_words(turns: Sequence[Segment], rng: Random) -> list[Segment]:
+    """A transcript with a segment for each turn, three words a second."""
+    filled = []
+    for turn in turns:
+        words = [rng.choice(VOCABULARY) for _ in range(max(1, round(3 * turn.duration)))]
+        filled.append(Segment(turn.session_id, turn.speaker, turn.start, turn.end, " ".join(words)))
+    return filled
+
+
+def make_conversation(folder: Path, name: str, seconds: float, n_speakers: int = 3) -> Session:
+    """Turns of a few seconds, some overlapping, some with pauses between them."""
+    rng, at, turns = Random(name), 0.0, []
+    while at < seconds - 6:
+        length = round(rng.uniform(0.4, 5), 2)
+        turns.append(Segment(name, f"spk{rng.randrange(n_speakers)}", at, round(at + length, 2)))
+        at = round(max(0.0, at + length + rng.uniform(-1.5, 1.5)), 2)
+    return write_session(folder, name, turns, fill_with_words(turns, rng), seconds)
+
+
+def read_rejected(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One small session, by hand
+
+
+def test_a_small_session_by_hand(tmp_path: Path) -> None:
+    rows = [
+        ("A", 0.5, 12.0, "there is nothing like a long introduction of a small subject"),
+        ("B", 14.0, 15.0, "um"),
+        ("A", 15.0, 28.0, "and then we were told that it was over"),
+        ("C", 32.0, 36.0, "really"),
+        ("A", 32.2, 38.0, "really so"),
+        ("B", 40.0, 47.5, "that is the end of the meeting"),
+    ]
+    said = [Segment("rec", *row) for row in rows]
+    session = write_session(tmp_path / "in", "rec", [Segment("rec", *row[:3]) for row in rows], said, 50.0)
+    out = tmp_path / "out"
+    options = CleanOptions(sad="none", window_max_seconds=40.0, max_speakers=2)
+    summary = clean_sets({"train": [session]}, options, WORDS, out)["train"]
+
+    # Windows: the longest silence from 30 to 40 s lies between 38 and 40 s. The first has three speakers.
+    assert [line.session_id for line in manifest.read(out / "diar" / "train.jsonl")] == ["rec-0039000-0050000"]
+    # Samples: silences at 12-14, 28-32, 38-40, 47.5-50. The cut at 13 lets a sample begin with "um", but everywhere
+    # else up to 20 s somebody speaks, so it is made all the same. The last sample has three speakers.
+    assert read_rejected(out) == [
+        {"id": "rec-0000000-0039000", "rule": "max_speakers", "value": 3.0, "output": "diar", "seconds": 39.0},
+        {"id": "rec-0013000-0030000", "rule": "filler_start", "value": 1.0, "output": "asr", "seconds": 17.0},
+        {"id": "rec-0030000-0050000", "rule": "max_speakers", "value": 3.0, "output": "asr", "seconds": 20.0},
+    ]
+    [kept] = manifest.read(out / "asr" / "train.jsonl")
+    assert kept == Session(
+        "rec-0000000-0013000",
+        tmp_path / "in" / "rec.flac",
+        duration=13.0,
+        offset=0.0,
+        num_speakers=1,
+        rttm_path=out / "rttm" / "rec.rttm",
+        seglst_path=out / "seglst" / "rec.json",
+    )
+    assert seglst.read(out / "seglst" / "rec.json") == said
+    assert [(s.speaker, s.start, s.end) for s in rttm.read(out / "rttm" / "rec.rttm")] == [row[:3] for row in rows]
+    values = json.loads((out / "summary.json").read_text())["train"]
+    assert values == summary.to_json()
+    assert values["diar"]["out"] == {"pieces": 1, "seconds": 11.0, "hours": 11 / 3600}
+    assert values["asr"]["rejected_by_rule"]["filler_start"]["seconds"] == 17.0
+    assert values["asr"]["words"] == {"in": 31, "out": 11} and values["repairs"] == {}
+
+
+def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
+    sessions = [make_conversation(tmp_path / "in", f"s{n}", 301.234567 + n, n_speakers=5) for n in range(3)]
+    summary = clean_set(sessions, NO_SAD, WORDS, tmp_path / "out", "train")
+    totals, parts, block = {}, defaultdict(list), ""
+    for line in str(summary).splitlines():
+        name, numbers = line[:26].strip(), line[26:].split()
+        block = name if name in ("diar", "asr") else block
+        if name == "in":
+            totals[block] = round(float(numbers[-3]) * 1e6)
+        elif name == "out" or name.startswith("rejected: "):
+            parts[block].append(round(float(numbers[-3]) * 1e6))
+    assert totals == {"diar": 906_703_701, "asr": 906_703_701}
+    assert sum(parts["diar"]) == sum(parts["asr"]) == 906_703_701 and min(map(len, parts.values())) > 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# AMI: real annotation, long sessions
+
+
+def ami_sessions(folder: Path, split: str, names: Sequence[str]) -> list[Session]:
+    if not (SHARED / "refs" / "ami").is_dir():
+        pytest.skip("needs the shared data")
+    turns = defaultdict(list)
+    for segment in rttm.stream(SHARED / "refs" / "ami" / f"{split}.rttm"):
+        turns[segment.session_id].append(segment)
+    ends = {region.session_id: region.end for region in uem.read(SHARED / "refs" / "ami" / f"{split}.uem")}
+    return [
+        write_session(folder, name, turns[name], fill_with_words(turns[name], Random(name)), ends[name])
+        for name in names
+    ]
+
+
+def edge_overlaps(segments: Sequence[Segment], start: float, end: float) -> tuple[float, float]:
+    """Overlap that begins with the first speech, and that ends with the last: counted every 10 ms."""
+    n_frames = round((end - start) * 100)
+    counts = np.zeros(n_frames, int)
+    for segment in segments:
+        counts[max(0, round((segment.start - start) * 100)) : max(0, round((segment.end - start) * 100))] += 1
+    overlap = np.trim_zeros(counts) >= 2
+    return 0.01 * np.argmin([*overlap, False]), 0.01 * np.argmin([*overlap[::-1], False])
+
+
+def test_ami_sessions_obey_every_rule(tmp_path: Path) -> None:
+    sessions = ami_sessions(tmp_path / "in", "train", ["EN2001a", "ES2002a"])
+    sessions += ami_sessions(tmp_path / "in", "dev", ["ES2011a"])
+    out = tmp_path / "out"
+    summary = clean_sets({"dev": sessions}, NO_SAD, WORDS, out)["dev"]
+    windows, samples = manifest.read(out / "diar" / "dev.jsonl"), manifest.read(out / "asr" / "dev.jsonl")
+    assert max(window.duration or 0 for window in windows) <= 90
+    assert all(10 <= (sample.duration or 0) <= 20 for sample in samples)
+    assert all(1 <= (piece.num_speakers or 0) <= 4 for piece in [*windows, *samples])
+    for session in sessions:
+        turns = rttm.read(out / "rttm" / f"{session.session_id}.rttm")
+        words = time_words(seglst.read(out / "seglst" / f"{session.session_id}.json"), WORDS)
+        for window in (window for window in windows if window.rttm_path == out / "rttm" / f"{session.session_id}.rttm"):
+            assert window.num_speakers == len({turn.speaker for turn in inside(turns, window)})
+        for sample in (s for s in samples if s.rttm_path == out / "rttm" / f"{session.session_id}.rttm"):
+            start, end = sample.offset, sample.offset + (sample.duration or 0)
+            said = inside(words, sample, 1e-6)
+            assert all(start - 1e-6 <= word.start and word.end <= end + 1e-6 for word in said)  # no word is cut
+            assert max(edge_overlaps(inside(turns, sample), start, end)) <= 1.02
+            first = [word.text for word in said]
+            changes = [n for n, word in enumerate(said) if word.speaker != said[0].speaker]
+            opening = first[: changes[0]] if changes else first
+            assert len(opening) > 2 or not set(opening) <= {"yeah", "okay", "so", "uh", "um", "mm-hmm"}
+    check_sums(summary, sessions, windows, samples, read_rejected(out))
+    assert summary.outputs["diar"].us_rejected["max_speakers"] > 0  # EN2001a has five speakers
+    assert summary.outputs["asr"].us_out > 0.8 * summary.outputs["asr"].us_in
+
+
+def inside(segments: Sequence[Segment], piece: Session, tolerance: float = 0.0) -> list[Segment]:
+    start, end = piece.offset + tolerance, piece.offset + (piece.duration or 0) - tolerance
+    return [segment for segment in segments if segment.start < end and segment.end > start]
+
+
+def check_sums(
+    summary: CleanSummary,
+    sessions: Sequence[Session],
+    windows: Sequence[Session],
+    samples: Sequence[Session],
+    rejected: Sequence[dict[str, Any]],
+) -> None:
+    total = sum(session.duration or 0 for session in sessions)
+    values = summary.to_json()
+    for output, kept in (("diar", windows), ("asr", samples)):
+        dropped = [line["seconds"] for line in rejected if line["output"] == output]
+        assert sum(piece.duration or 0 for piece in kept) + sum(dropped) == pytest.approx(total, abs=1e-5)
+        counts = summary.outputs[output]
+        assert counts.us_in == counts.us_out + sum(counts.us_rejected.values()) == round(total * 1e6)
+        hours = values[output]
+        assert hours["in"]["hours"] == pytest.approx(hours["out"]["hours"] + hours["rejected"]["hours"], abs=1e-12)
+        assert 0 < hours["speech_out"]["hours"] < hours["out"]["hours"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Jobs, resuming, the speech detector, bad input
+
+
+def all_files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_any_number_of_jobs_writes_the_same_bytes(tmp_path: Path) -> None:
+    sessions = [make_conversation(tmp_path / "in", f"s{n}", 120.0 + n) for n in range(4)]
+
+    def run_two(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        return run_local(work, items, 2)
+
+    clean_sets({"a": sessions[:3], "b": sessions[3:]}, NO_SAD, WORDS, tmp_path / "one")
+    clean_sets({"a": sessions[:3], "b": sessions[3:]}, NO_SAD, WORDS, tmp_path / "two", run_two)
+    names = all_files(tmp_path / "one")
+    assert names == all_files(tmp_path / "two")
+    assert filecmp.cmpfiles(tmp_path / "one", tmp_path / "two", names, shallow=False)[0] == names
+
+
+def test_a_killed_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    sessions = [make_conversation(tmp_path / "in", f"s{n}", 120.0) for n in range(3)]
+    clean_sets({"a": sessions}, NO_SAD, WORDS, tmp_path / "whole")
+
+    def run_one(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        yield work(items[0])
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        clean_sets({"a": sessions}, NO_SAD, WORDS, out, run_one)
+    assert all_files(out) == ["rttm/s0.rttm", "seglst/s0.json", "sessions/s0.json"]
+    before = (out / "sessions" / "s0.json").stat().st_mtime_ns
+    clean_sets({"a": sessions}, NO_SAD, WORDS, out)
+    assert (out / "sessions" / "s0.json").stat().st_mtime_ns == before
+    names = all_files(out)
+    assert filecmp.cmpfiles(out, tmp_path / "whole", names, shallow=False)[0] == names == all_files(tmp_path / "whole")
+
+
+def test_silence_is_taken_off_the_turns(tmp_path: Path) -> None:
+    """Real speech between two seconds of silence, annotated with all of it."""
+    clip = SHARED / "librispeech_sub" / "flac" / "ls27.flac"
+    if not clip.is_file():
+        pytest.skip("needs the shared data")
+    speech = audio.read(clip, 0.26, 12.0)  # speech from the first to the last sample
+    quiet = np.zeros(2 * 16000, np.float32)
+    audio.write_flac(tmp_path / "in" / "rec.flac", np.concatenate([quiet, speech, quiet]))
+    turns = [Segment("rec", "A", 0.5, 15.5)]
+    session = write_session(tmp_path / "in", "rec", turns, None, 16.0)
+    summary = clean_sets({"train": [session]}, CleanOptions(), WORDS, tmp_path / "out")["train"]
+    [turn] = rttm.read(tmp_path / "out" / "rttm" / "rec.rttm")
+    assert turn.start == pytest.approx(2.0, abs=0.15) and turn.end == pytest.approx(14.0, abs=0.3)
+    assert read_rejected(tmp_path / "out") == [
+        {"id": "rec-0000000-0016000", "rule": "no_transcript", "value": 0.0, "output": "asr", "seconds": 16.0}
+    ]
+    assert summary.repairs == {}
+
+
+def test_posteriors_refine_without_a_speech_detector(tmp_path: Path) -> None:
+    session = write_session(tmp_path / "in", "rec", [Segment("rec", "A", 0.0, 10.0)], None, 12.0)
+    probs = np.zeros((150, 4), np.float16)
+    probs[25:100, 1] = 0.9  # 2 to 8 s; spans are one frame wider
+    (tmp_path / "probs").mkdir()
+    np.save(tmp_path / "probs" / "rec.npy", probs)
+    clean_sets({"train": [session]}, NO_SAD, WORDS, tmp_path / "out", probs_dir=tmp_path / "probs")
+    [turn] = rttm.read(tmp_path / "out" / "rttm" / "rec.rttm")
+    assert (turn.start, turn.end) == (1.92, 8.08)
+
+
+def test_an_empty_transcript_and_an_empty_annotation(tmp_path: Path) -> None:
+    session = write_session(tmp_path / "in", "rec", [], [], 25.0)
+    summary = clean_sets({"train": [session]}, NO_SAD, WORDS, tmp_path / "out")["train"]
+    assert {(line["output"], line["rule"]) for line in read_rejected(tmp_path / "out")} == {
+        ("diar", "no_speech"),
+        ("asr", "no_words"),
+    }
+    assert summary.outputs["asr"].us_in == summary.outputs["diar"].us_in == 25_000_000
+    assert manifest.read(tmp_path / "out" / "asr" / "train.jsonl") == []
+
+
+def test_ids_that_would_overwrite_files_are_refused(tmp_path: Path) -> None:
+    session = make_conversation(tmp_path / "in", "s", 30.0)
+    with pytest.raises(ValueError, match="two sessions have the id 's'"):
+        clean_sets({"train": [session], "valid": [session]}, NO_SAD, WORDS, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"session id '\.\./s' cannot be the name of a file"):
+        clean_set([Session("../s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
+
+
+def test_missing_files_name_the_session(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="session s: it names no RTTM file"):
+        clean_set([Session("s", tmp_path / "s.flac", duration=3.0)], NO_SAD, WORDS, tmp_path / "out", "train")
+    session = make_conversation(tmp_path / "in", "s", 30.0)
+    with pytest.raises(ValueError, match=r"s\.flac: no such audio file"):
+        clean_set([session], CleanOptions(), WORDS, tmp_path / "out", "train")
+
+
+def test_manifests_keep_what_other_tools_wrote_and_can_be_moved(tmp_path: Path) -> None:
+    session = make_conversation(tmp_path / "in", "s", 30.0)
+    tagged = Session(
+        session.session_id, session.audio_path, session.duration, rttm_path=session.rttm_path, extra={"lang": "en"}
+    )
+    clean_set([tagged], NO_SAD, WORDS, tmp_path / "out", "train")
+    line = json.loads((tmp_path / "out" / "diar" / "train.jsonl").read_text())
+    assert line["lang"] == "en" and line["rttm_filepath"] == "../rttm/s.rttm" and line["offset"] == 0.0
+    assert "seglst_filepath" not in line
