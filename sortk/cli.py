@@ -318,6 +318,7 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
 @click.option("--sad", type=click.Choice(["silero", "none"]), help="What refines boundaries.  [default: silero]")
 @click.option("--diarizer", help="A trained model whose posteriors refine boundaries too.")
 @click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
+@click.option("--lang", help="Language of the transcripts, as pyphen names it.  [default: en_US]")
 @SETTINGS
 @JOBS
 @FORCE
@@ -328,6 +329,7 @@ def clean(
     sad: str | None,
     diarizer: str | None,
     probs: Path | None,
+    lang: str | None,
     overrides: Sequence[str],
     nj: int,
     cluster: str,
@@ -345,9 +347,12 @@ def clean(
     from sortk.stages import clean_folder
 
     if diarizer is not None:
-        raise ValueError("--diarizer: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR")
+        raise ValueError(
+            "--diarizer: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR"
+        )
     options = _options(CleanOptions, overrides, **_given({"sad": sad}))
-    clean_folder(manifest_path, options, TimestampOptions(), probs, out, choose_cluster(cluster, nj), force)
+    words = TimestampOptions(**_given({"lang": lang}))
+    clean_folder(manifest_path, options, words, probs, out, choose_cluster(cluster, nj), force)
 
 
 @main.command()

@@ -39,6 +39,7 @@ class Folder:
     """Every path of one output folder, named here and nowhere else."""
 
     final: Path
+    marker: str = "done.json"  # hidden (.done.json) where the folder's own files are *.json
 
     @property
     def partial(self) -> Path:
@@ -55,7 +56,7 @@ class Folder:
 
     @property
     def done(self) -> Path:
-        return self.final / "done.json"
+        return self.final / self.marker
 
     @property
     def started(self) -> Path:

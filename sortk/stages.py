@@ -203,7 +203,8 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
         log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
 
     inputs = {str(path): hash_file(path) for path in files_in(seglst, ".json")}
-    build_folder(Folder(out), Identity("sortk timestamps", dataclasses.asdict(options), inputs), work, force)
+    folder = Folder(out, marker=".done.json")
+    build_folder(folder, Identity("sortk timestamps", dataclasses.asdict(options), inputs), work, force)
 
 
 def sst_file(seglst: Path, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:

@@ -145,6 +145,27 @@ def test_stereo_and_other_rates_are_accepted(voices: Path, tmp_path: Path) -> No
     assert simulate(path, tmp_path / "out").exit_code == 0
 
 
+def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
+    simulate(voices, tmp_path / "sim", "--seconds", 15)
+    result = sortk(
+        "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "clean", "--sad", "none"
+    )
+    assert result.exit_code == 0 and "hours" in result.stderr, result.output
+    assert sortk("timestamps", "--seglst", tmp_path / "clean" / "seglst", "--out", tmp_path / "words").exit_code == 0
+    for level in ("word", "segment", "sot", "dom-sot"):
+        out = tmp_path / f"{level}.jsonl"
+        assert sortk("sst", "--seglst", tmp_path / "words", "--out", out, "--level", level).exit_code == 0
+        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        assert len(lines) == 2 and all(
+            line["text"].startswith("<spk0> ") == (level in ("word", "segment")) for line in lines
+        )
+    assert "--probs DIR" in failed(
+        sortk(
+            "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "x", "--diarizer", "model"
+        )
+    )
+
+
 def test_convert_and_validate(tmp_path: Path) -> None:
     (tmp_path / "ref.rttm").write_text("SPEAKER a 1 0.5 1.25 <NA> <NA> bob <NA> <NA>\n", encoding="utf-8")
     assert sortk("convert", tmp_path / "ref.rttm", tmp_path / "ref.json", "--to", "seglst").exit_code == 0
@@ -159,15 +180,19 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp")
     assert "stage 0 (prepare): would run" in sortk("run", *common, "--dry-run").stdout
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
-    result = sortk("run", *common, "--stop-stage", 1)
+    result = sortk("run", *common)
     assert result.exit_code == 0, result.output
-    assert sortk("run", *common, "--stop-stage", 1).stderr.count("done already, skipped") == 2
-    assert sortk("status", *common).stdout.count(" done ") == 2
+    assert sortk("run", *common).stderr.count("done already, skipped") == 5
+    assert sortk("status", *common).stdout.count(" done ") == 5
+    for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
+        assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 10 <= sample.duration <= 20
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
     assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
     assert sortk("stage", 1, *changed, "--force").exit_code == 0
-    assert "stale    " in sortk("status", *common).stdout
+    assert sortk("status", *changed).stdout.count(" stale ") == 3 and "its input 01-simulate changed" in failed(
+        sortk("stage", 2, *changed)
+    )
     for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):
         assert session.audio_path.is_file()
 

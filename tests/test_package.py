@@ -23,6 +23,11 @@ def test_the_wheel_carries_the_recipes(tmp_path: Path) -> None:
     for name in names:
         command = [sys.executable, "-m", "sortk", "status", "--recipe", name]
         result = subprocess.run(
-            command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")}, capture_output=True, text=True, check=True
+            command,
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path / "installed")},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "prepare" in result.stdout and "missing" in result.stdout

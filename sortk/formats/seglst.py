@@ -9,12 +9,16 @@ Times may be numbers or, as meeteval writes them, numbers in quotes. `words` may
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from sortk.formats import columns
 from sortk.formats.files import (
+    MAX_SECONDS,
     FormatError,
     Lines,
     ZeroDuration,
@@ -25,8 +29,11 @@ from sortk.formats.files import (
     read_lines,
     span_fault,
 )
-from sortk.formats.objects import Entry, decode, encode
+from sortk.formats.objects import Entry, decode
 from sortk.records import Segment
+
+_PLAIN_KEYS = itemgetter("session_id", "speaker", "start_time", "end_time", "words")
+_json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
@@ -45,7 +52,20 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
     if not isinstance(value, list):
         raise FormatError(path, None, f"SegLST is a JSON list, not {quote(value)}")
     for number, item in enumerate(value, start=1):
-        yield _segment(Entry.of(item, path, None, label=f"entry {number}: "), zero_duration)
+        yield _plain_segment(item) or _segment(Entry.of(item, path, None, label=f"entry {number}: "), zero_duration)
+
+
+def _plain_segment(item: Any) -> Segment | None:
+    """The segment of an entry such as `write` makes, quickly; None for whatever needs a closer look."""
+    try:
+        session_id, speaker, start, end, words = _PLAIN_KEYS(item)
+    except (KeyError, TypeError):
+        return None
+    if not (type(start) is type(end) is float and type(session_id) is type(speaker) is type(words) is str):
+        return None
+    if "channel" in item or not (0 <= start < end <= MAX_SECONDS and session_id.strip() and speaker.strip()):
+        return None
+    return Segment(session_id, speaker, start, end, words)
 
 
 def _segment(entry: Entry, zero_duration: ZeroDuration) -> Segment:
@@ -86,21 +106,27 @@ def _channel(entry: Entry) -> str:
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
     """One entry per line, in the order given; ValueError for a segment that could not be read back."""
-    entries = [encode(_as_object(segment)) for segment in segments]
-    text = "[\n" + ",\n".join(entries) + "\n]\n"
-    for _ in parse(enumerate(text.split("\n")), path):
-        pass
+    text = "[\n" + ",\n".join([_entry_text(segment) for segment in segments]) + "\n]\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path}: cannot be written as UTF-8: {quote(text[error.start - 20 : error.end])}") from None
     with atomic_text(path) as file:
         file.write(text)
 
 
-def _as_object(segment: Segment) -> dict[str, Any]:
-    columns.check_times(segment)
-    return {
-        "session_id": segment.session_id,
-        "speaker": segment.speaker,
-        "start_time": round(float(segment.start), 6),
-        "end_time": round(float(segment.end), 6),
-        "words": segment.text,
-        **({} if segment.channel == "1" else {"channel": segment.channel}),
-    }
+def _entry_text(segment: Segment) -> str:
+    start, end = round(segment.start, 6), round(segment.end, 6)
+    if not 0 <= start < end <= MAX_SECONDS:
+        columns.check_times(segment)
+    names = f'"session_id": {_json_name(segment.session_id)}, "speaker": {_json_name(segment.speaker)}'
+    channel = "" if segment.channel == "1" else f', "channel": {_json_text(segment.channel)}'
+    words = _json_text(segment.text)
+    return f'{{{names}, "start_time": {float(start)}, "end_time": {float(end)}, "words": {words}{channel}}}'
+
+
+@lru_cache(maxsize=1024)
+def _json_name(name: str) -> str:
+    if not name.strip():
+        raise ValueError("a session id or a speaker is empty")
+    return _json_text(name)

@@ -11,6 +11,7 @@ and torch's LSTM then runs over their sequence: the same probabilities, the same
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -57,12 +58,26 @@ def detect_speech(path: Path, span: Span, options: DetectorOptions) -> list[Span
             n_samples += len(chunk)
             yield chunk
 
-    probs = load_network().speech_probs(chunks())
+    with _one_thread():
+        probs = load_network().speech_probs(chunks())
     us_per_sample = 1_000_000 / SAMPLE_RATE
     return [
         (start + round(first * us_per_sample), min(start + round(last * us_per_sample), end))
         for first, last in find_speech(probs, n_samples, options)
     ]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The same sums in the same order, and so the same decisions, for any number of cores and jobs."""
+    import torch  # noqa: PLC0415 - seconds to import; only detection needs it
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def read_chunks(path: Path, offset: float, duration: float) -> Iterator[audio.Samples]:
@@ -115,7 +130,7 @@ class SileroNetwork:
     """silero-vad's network at 16 kHz, with the weights of the installed package."""
 
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
-        import torch  # noqa: PLC0415 - seconds to import; only detection needs it
+        import torch  # noqa: PLC0415
 
         self._basis = weights["stft.forward_basis_buffer"]  # (2 * bins, 1, 256): real parts, imaginary parts
         self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -22,8 +22,8 @@ class CleanOptions:
     """Settings of cleaning; the defaults are the paper's where it gives one."""
 
     sad: Literal["silero", "none"] = "silero"  # what refines the annotation; none keeps it
-    sad_threshold: float = 0.3  # probability of speech; silero-vad's own 0.5 misses twice as much annotated speech
-    sad_min_speech_seconds: float = 0.25  # shorter speech is ignored; this and the next two are silero-vad's own
+    sad_threshold: float = 0.5  # probability of speech; this and the next three are silero-vad's own defaults
+    sad_min_speech_seconds: float = 0.25  # shorter speech is ignored
     sad_min_silence_seconds: float = 0.1  # shorter silence does not end speech
     sad_pad_seconds: float = 0.03  # speech is widened by this on both sides
     diarizer_threshold: float = 0.5  # posterior from which on a diarizer hears a speaker
