@@ -69,10 +69,10 @@ def main() -> None:
         flac_only = sum(len(samples) for samples in rendered) / 16000 / (time.perf_counter() - began)
         assert all(samples.dtype == np.int16 for samples in rendered)
 
-    print(f"simulate to FLAC: {rate:6.0f} x real time, {rate / flac_only:.2f} of writing FLAC alone ({flac_only:.0f} x), "
-          f"{rate / NEMO_TIMES_REAL_TIME:.1f} x NVIDIA's simulator")  # fmt: skip
+    print(f"simulate to FLAC: {rate:6.0f} x real time, {rate / NEMO_TIMES_REAL_TIME:.1f} x NVIDIA's simulator,")
+    print(f"                  {rate / flac_only:.2f} of writing the FLAC files alone ({flac_only:.0f} x)")
     print(
-        f"on the fly:       {on_the_fly:6.0f} x real time, {on_the_fly / NEMO_TIMES_REAL_TIME:.1f} x NVIDIA's simulator"
+        f"on the fly:       {on_the_fly:6.0f} x real time, {on_the_fly / NEMO_TIMES_REAL_TIME:.0f} x NVIDIA's simulator"
     )
     print(f"peak memory:      {after_first:.0f} MB after 2 h, {after_second:.0f} MB after 8 h")
 
