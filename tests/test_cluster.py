@@ -48,10 +48,10 @@ def test_a_killed_worker_is_one_sentence() -> None:
 
 
 ENDLESS = """
-import time
+import os, time
 from sortk.cluster import run_local
 def sleep(item):
-    print(__import__("os").getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())  # in one go: print could mix the lines of two workers
     time.sleep(60)
 if __name__ == "__main__":
     list(run_local(sleep, range(2), 2))
