@@ -1,0 +1,332 @@
+"""FastConformer: the encoder below, NVIDIA's NEST in the paper. Mel frames of 10 ms in, model frames of 80 ms out.
+
+    Subsampling            three strided convolutions, 8 x fewer frames
+    ConformerLayer         1/2 feed-forward, attention, convolution, 1/2 feed-forward; each one added to its input
+      FeedForward
+      RelativeAttention    attention that knows how far apart two frames are (Transformer-XL)
+      Convolution          9 frames around
+    FastConformer          all of it
+
+Every tensor is (batch, frames, features). `valid`, (batch, frames), is true on a clip's own frames, or None when
+nothing is padded. A clip's outputs do not depend on its padding or on its batch-mates. Names and shapes of the
+parameters are NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sortk.models.frames import key_bias, valid_frames
+
+QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores never exist as a whole
+
+Positions = Sequence[Tensor | None]  # for each layer (heads, d_k, 2 frames), see `FastConformer.project_positions`
+
+
+@dataclass(frozen=True)
+class FastConformerOptions:
+    """Sizes of the encoder; the defaults are NEST-L's, 115M parameters."""
+
+    d_model: int = 512
+    n_layers: int = 18
+    n_heads: int = 8
+    ff_expansion: int = 4  # inner size of the feed-forward layers / d_model
+    conv_kernel: int = 9  # frames; odd. 1 takes the order of the frames away from the convolution
+    subsampling_channels: int = 256
+    scale_input: bool = True  # times sqrt(d_model) before the first layer (NVIDIA: xscaling)
+    positions: bool = True  # relative positions in the attention; without them it cannot sort (Appendix F)
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.d_model % (2 * self.n_heads):
+            raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
+        if self.conv_kernel % 2 == 0:
+            raise ValueError(f"conv_kernel must be odd, not {self.conv_kernel}")
+
+
+class Subsampling(nn.Module):
+    """Three 3 x 3 convolutions of stride 2 over time and frequency; the last two depthwise, then pointwise."""
+
+    def __init__(self, n_mels: int, channels: int, d_model: int) -> None:
+        super().__init__()
+
+        def depthwise() -> nn.Conv2d:
+            return nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
+
+        def pointwise() -> nn.Conv2d:
+            return nn.Conv2d(channels, channels, 1)
+
+        # The ReLUs hold NVIDIA's numbering; `_rectified` applies them.
+        self.conv = nn.Sequential(
+            nn.Conv2d(1, channels, 3, stride=2, padding=1), nn.ReLU(),
+            depthwise(), pointwise(), nn.ReLU(),
+            depthwise(), pointwise(), nn.ReLU(),
+        )  # fmt: skip
+        n_bins = halve(halve(halve(n_mels)))
+        self.out = nn.Linear(channels * n_bins, d_model)
+
+    def forward(self, mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
+        full, *separable = (layer for layer in self.conv if isinstance(layer, nn.Conv2d))
+        valid = valid_frames(lengths, mel.shape[1])
+        if valid is not None:
+            mel = mel.masked_fill(~valid[:, :, None], 0.0)
+        # Channels come last, so that a pointwise convolution is a plain matrix product; and so is the first one, over
+        # 3 x 3 patches. They are cut 3 x 4, the fourth column with weight 0: products with 12 columns are several
+        # times faster than with 9.
+        patches = functional.pad(mel, (1, 2, 1, 1)).unfold(1, 3, 2).unfold(2, 4, 2).flatten(3)
+        lengths = halve_lengths(lengths)
+        x = _rectified(patches, functional.pad(full.weight, (0, 1)), full.bias, lengths)
+        for depthwise, pointwise in (separable[:2], separable[2:]):
+            x = depthwise(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            lengths = halve_lengths(lengths)
+            x = _rectified(x, pointwise.weight, pointwise.bias, lengths)
+        frames: Tensor = self.out(x.transpose(2, 3).flatten(2))
+        return frames, lengths
+
+
+def _rectified(x: Tensor, weight: Tensor, bias: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """relu(x W^T + b), 0 on padding: (batch, frames, bins, n) -> (batch, frames, bins, channels)."""
+    # As rows: autograd copies a tensor that is changed in place through a view, and these are the largest of all.
+    rows = functional.linear(x.flatten(0, 2), weight.flatten(1), bias)
+    valid = valid_frames(lengths, x.shape[1])
+    if valid is not None:
+        rows.masked_fill_(~valid.flatten().repeat_interleave(x.shape[2])[:, None], 0.0)
+    return rows.relu_().view(*x.shape[:3], -1)
+
+
+def halve(n: int) -> int:
+    """Outputs of a convolution with kernel 3, stride 2 and padding 1."""
+    return (n - 1) // 2 + 1
+
+
+def halve_lengths(lengths: Tensor | None) -> Tensor | None:
+    return None if lengths is None else (lengths - 1) // 2 + 1
+
+
+class FeedForward(nn.Module):
+    """(batch, frames, d_model) -> (batch, frames, d_model), each frame by itself."""
+
+    def __init__(self, options: FastConformerOptions) -> None:
+        super().__init__()
+        inner = options.d_model * options.ff_expansion
+        self.linear1 = nn.Linear(options.d_model, inner)
+        self.linear2 = nn.Linear(inner, options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear2(self.dropout(functional.silu(self.linear1(x))))
+        return out
+
+
+class RelativeAttention(nn.Module):
+    """Self-attention whose score depends on the two frames and on how far apart they are.
+
+    The score of query frame t and key frame s (Dai et al. 2019, Transformer-XL, with biases of each layer's own):
+
+        ((q_t + u) . k_s + (q_t + v) . W r_{t-s}) / sqrt(d_k)
+
+    where r_{t-s} is the sinusoid of the distance. Without positions it is q_t . k_s / sqrt(d_k), and the layer is
+    equivariant to any permutation of the frames (Appendix F).
+    """
+
+    def __init__(self, options: FastConformerOptions) -> None:
+        super().__init__()
+        d_model, self.n_heads = options.d_model, options.n_heads
+        self.dropout = options.dropout
+        self.linear_q = nn.Linear(d_model, d_model)
+        self.linear_k = nn.Linear(d_model, d_model)
+        self.linear_v = nn.Linear(d_model, d_model)
+        self.linear_out = nn.Linear(d_model, d_model)
+        if options.positions:
+            self.linear_pos = nn.Linear(d_model, d_model, bias=False)
+            self.pos_bias_u = nn.Parameter(torch.zeros(self.n_heads, d_model // self.n_heads))
+            self.pos_bias_v = nn.Parameter(torch.zeros(self.n_heads, d_model // self.n_heads))
+
+    def forward(self, x: Tensor, positions: Tensor | None, valid: Tensor | None) -> Tensor:
+        """(batch, frames, d_model), `project_positions`, (batch, frames) -> (batch, frames, d_model)."""
+        query, key, value = (
+            linear(x).unflatten(2, (self.n_heads, -1)).transpose(1, 2)  # (batch, heads, frames, d_k)
+            for linear in (self.linear_q, self.linear_k, self.linear_v)
+        )
+        no_padding = key_bias(valid, query.dtype)
+        dropout = self.dropout if self.training else 0.0
+        if positions is None:
+            heads = functional.scaled_dot_product_attention(query, key, value, no_padding, dropout)
+            heads = heads.transpose(1, 2)
+        else:
+            heads = self._attend_by_blocks(query, key, value, positions, no_padding, dropout)
+        out: Tensor = self.linear_out(heads.flatten(2))
+        return out
+
+    def _attend_by_blocks(
+        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, no_padding: Tensor | None, dropout: float
+    ) -> Tensor:
+        """(batch, heads, frames, d_k) three times -> (batch, frames, heads, d_k)."""
+        n_frames, scale = query.shape[2], 1 / math.sqrt(query.shape[3])
+        by_content = query + self.pos_bias_u[:, None]
+        by_distance = (query + self.pos_bias_v[:, None]) * scale
+        blocks = []
+        for start in range(0, n_frames, QUERY_BLOCK):
+            stop = min(start + QUERY_BLOCK, n_frames)
+            # The distances that these queries meet, from stop - 1 down to start - n_frames.
+            distances = positions[..., n_frames - stop : 2 * n_frames - start]
+            bias = shift_relative(by_distance[:, :, start:stop] @ distances, n_frames)
+            bias = bias if no_padding is None else bias + no_padding
+            block = functional.scaled_dot_product_attention(by_content[:, :, start:stop], key, value, bias, dropout)
+            blocks.append(block.transpose(1, 2))
+        return torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
+
+    def project_positions(self, sinusoids: Tensor) -> Tensor:
+        """W r: (2 frames, d_model) -> (heads, d_k, 2 frames)."""
+        projected: Tensor = self.linear_pos(sinusoids)
+        return projected.view(len(sinusoids), self.n_heads, -1).permute(1, 2, 0)
+
+
+def relative_sinusoids(n_frames: int, d_model: int, device: torch.device) -> Tensor:
+    """r: (2 n_frames, d_model), of the distances n_frames - 1 down to -n_frames; sine and cosine interleaved."""
+    distance = torch.arange(n_frames - 1, -n_frames - 1, -1, device=device, dtype=torch.float32)
+    exponent = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
+    angle = distance[:, None] * torch.exp(exponent * (-math.log(10000.0) / d_model))
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)
+
+
+def shift_relative(scores: Tensor, n_keys: int) -> Tensor:
+    """Scores by distance -> scores by key frame. (..., n, n + n_keys) -> (..., n, n_keys)
+
+    Row i of n queries meets key s at the column n - 1 - i + s: each row starts one column further left than the row
+    above. In memory that is n - 1 + i (n + n_keys - 1) + s. So the same numbers, read from the (n - 1)-th on in rows of
+    one element less, have key s in column s; nothing is moved.
+    """
+    n, width = scores.shape[-2], scores.shape[-1]
+    shifted = scores.flatten(-2)[..., n - 1 : n - 1 + n * (width - 1)]
+    return shifted.view(*scores.shape[:-1], width - 1)[..., :n_keys]
+
+
+class MaskedBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation whose statistics leave padding out. (batch, frames, features)"""
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        if valid is None or not self.training:
+            return super().forward(x.flatten(0, 1)).view_as(x)
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        assert self.num_batches_tracked is not None
+        wide = x.float()
+        weight = valid[:, :, None].float()
+        n_valid = weight.sum().clamp(min=2)
+        mean = (wide * weight).sum(dim=(0, 1)) / n_valid
+        variance = ((wide - mean).square() * weight).sum(dim=(0, 1)) / n_valid
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * n_valid / (n_valid - 1), self.momentum)
+            self.num_batches_tracked.add_(1)
+        normal = (wide - mean) * (variance + self.eps).rsqrt()
+        return (normal * self.weight + self.bias).to(x.dtype)
+
+
+class Convolution(nn.Module):
+    """Gated pointwise convolution, depthwise convolution over time, batch norm, SiLU, pointwise convolution."""
+
+    def __init__(self, options: FastConformerOptions) -> None:
+        super().__init__()
+        d_model, kernel = options.d_model, options.conv_kernel
+        self.pointwise_conv1 = nn.Conv1d(d_model, 2 * d_model, 1)
+        self.depthwise_conv = nn.Conv1d(d_model, d_model, kernel, padding=kernel // 2, groups=d_model)
+        self.batch_norm = MaskedBatchNorm(d_model)
+        self.pointwise_conv2 = nn.Conv1d(d_model, d_model, 1)
+
+    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """(batch, frames, d_model) -> (batch, frames, d_model)."""
+        x = functional.glu(_pointwise(self.pointwise_conv1, x))
+        if valid is not None:
+            x = x.masked_fill(~valid[:, :, None], 0.0)
+        # As an image of height 1 with channels last it stays as it lies in memory: 5 x faster than as a sequence.
+        depthwise = self.depthwise_conv
+        x = functional.conv2d(
+            x.transpose(1, 2).unsqueeze(2),
+            depthwise.weight.unsqueeze(2),
+            depthwise.bias,
+            padding=(0, depthwise.weight.shape[2] // 2),
+            groups=depthwise.groups,
+        )
+        x = x.squeeze(2).transpose(1, 2)
+        return _pointwise(self.pointwise_conv2, functional.silu(self.batch_norm(x, valid)))
+
+
+def _pointwise(conv: nn.Conv1d, x: Tensor) -> Tensor:
+    return functional.linear(x, conv.weight.squeeze(2), conv.bias)
+
+
+class ConformerLayer(nn.Module):
+    """The macaron: half a feed-forward layer before and half after attention and convolution."""
+
+    def __init__(self, options: FastConformerOptions) -> None:
+        super().__init__()
+        self.norm_feed_forward1 = nn.LayerNorm(options.d_model)
+        self.feed_forward1 = FeedForward(options)
+        self.norm_self_att = nn.LayerNorm(options.d_model)
+        self.self_attn = RelativeAttention(options)
+        self.norm_conv = nn.LayerNorm(options.d_model)
+        self.conv = Convolution(options)
+        self.norm_feed_forward2 = nn.LayerNorm(options.d_model)
+        self.feed_forward2 = FeedForward(options)
+        self.norm_out = nn.LayerNorm(options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, x: Tensor, positions: Tensor | None, valid: Tensor | None) -> Tensor:
+        """(batch, frames, d_model) -> (batch, frames, d_model)."""
+        x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
+        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, valid))
+        x = x + self.dropout(self.conv(self.norm_conv(x), valid))
+        x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
+        out: Tensor = self.norm_out(x)
+        return out
+
+
+class FastConformer(nn.Module):
+    """Mel frames -> model frames. `subsample` and `encode` are its halves; streaming puts a speaker cache between."""
+
+    def __init__(self, options: FastConformerOptions, n_mels: int) -> None:
+        super().__init__()
+        self.options = options
+        self.pre_encode = Subsampling(n_mels, options.subsampling_channels, options.d_model)
+        self.dropout = nn.Dropout(options.dropout)
+        self.layers = nn.ModuleList(ConformerLayer(options) for _ in range(options.n_layers))
+
+    def forward(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
+        frames, lengths = self.subsample(mel, lengths)
+        return self.encode(frames, lengths), lengths
+
+    def subsample(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
+        frames: Tensor
+        frames, lengths = self.pre_encode(mel, lengths)
+        return frames, lengths
+
+    def encode(self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None) -> Tensor:
+        """(batch, frames, d_model) -> the same shape. `positions`, if at hand, must be of that many frames."""
+        valid = valid_frames(lengths, frames.shape[1])
+        by_layer = self._project_by_layer(frames.shape[1], frames.device) if positions is None else positions
+        x: Tensor = self.dropout(frames * math.sqrt(self.options.d_model) if self.options.scale_input else frames)
+        for layer, projected in zip(self.layers, by_layer, strict=True):
+            x = layer(x, projected, valid)
+        return x
+
+    def project_positions(self, n_frames: int, device: torch.device) -> Positions:
+        """What each layer makes of the distances. It depends on the number of frames only: who encodes many clips of
+        one length, with fixed weights, may keep it (8 % of the work at batch 1)."""
+        return list(self._project_by_layer(n_frames, device))
+
+    def _project_by_layer(self, n_frames: int, device: torch.device) -> Iterator[Tensor | None]:
+        sinusoids = relative_sinusoids(n_frames, self.options.d_model, device)
+        for layer in self.layers:
+            attention = cast(ConformerLayer, layer).self_attn
+            yield attention.project_positions(sinusoids) if self.options.positions else None

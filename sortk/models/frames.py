@@ -1,0 +1,58 @@
+"""Model frames of 80 ms: how many there are, which of a padded batch are valid, and what a diarizer says about each.
+
+Lengths are a (batch,) tensor, or None when nothing is padded: then no mask is built and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+SAMPLE_RATE = 16000
+HOP_SAMPLES = 160  # 10 ms: a mel frame
+MEL_PER_FRAME = 8
+FRAME_SECONDS = HOP_SAMPLES * MEL_PER_FRAME / SAMPLE_RATE
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def count_frames(n_samples: Count) -> Count:
+    """Model frames of a clip; a last one that is begun counts."""
+    n_mel: Count = n_samples // HOP_SAMPLES
+    return (n_mel + MEL_PER_FRAME - 1) // MEL_PER_FRAME
+
+
+def valid_frames(lengths: Tensor | None, n_frames: int) -> Tensor | None:
+    """(batch,) lengths -> (batch, n_frames), true on the frames of the clip and false on its padding."""
+    if lengths is None:
+        return None
+    return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
+
+
+def key_bias(valid: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(batch, frames) -> (batch, 1, 1, frames) to add to attention scores, so that nobody attends to padding."""
+    if valid is None:
+        return None
+    # The softmax of it is 0, and unlike -inf it gives no NaN for a clip without any frame.
+    return torch.zeros_like(valid, dtype=dtype).masked_fill(~valid, -1e4)[:, None, None]
+
+
+class SpeakerOutput(NamedTuple):
+    """What every diarizer here returns."""
+
+    logits: Tensor  # (batch, frames, speakers); the sigmoid of them is P of Eq. 2
+    lengths: Tensor | None  # (batch,) valid frames, None: all
+    embeddings: Tensor  # (batch, frames, d_model) of the encoder below, for auxiliary losses
+    existence: Tensor | None = None  # (batch, speakers + 1) logits; only EEND-EDA counts its speakers
+
+    @property
+    def speaker_probs(self) -> Tensor:
+        """p_{k,t} as (batch, frames, speakers), 0 on padding."""
+        probs = self.logits.sigmoid()
+        if self.existence is not None:  # speakers up to the first that does not exist
+            exists = (self.existence[:, None, :-1] > 0).cumprod(dim=2)
+            probs = probs * exists
+        valid = valid_frames(self.lengths, probs.shape[1])
+        return probs if valid is None else probs * valid[:, :, None]

@@ -1,0 +1,106 @@
+"""Sortformer: who speaks when, the speakers in the order of their arrival. The paper's diarizer, whole.
+
+    samples -> LogMel -> FastConformer -> linear -> TransformerEncoder -> two feed-forward layers -> K logits a frame
+
+NVIDIA's checkpoints map onto the parameters one to one; `encoder.` keeps its names, the rest is renamed:
+
+    sortformer_modules.encoder_proj             encoder_proj
+    sortformer_modules.first_hidden_to_hidden   hidden
+    sortformer_modules.single_hidden_to_spks    speakers
+    transformer_encoder.layers.N                transformer.layers.N
+      first_sub_layer.{query,key,value}_net       attention.{query,key,value}
+      first_sub_layer.out_projection              attention.out
+      layer_norm_1, layer_norm_2                  norm_attention, norm_feed_forward
+      second_sub_layer.dense_{in,out}             feed_forward.linear{1,2}
+
+Left out are its constants `preprocessor.featurizer.*` and `sortformer_modules.hidden_to_spks`, which it never uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sortk.models.fastconformer import FastConformer, FastConformerOptions, Positions
+from sortk.models.features import FeatureOptions, LogMel
+from sortk.models.frames import SpeakerOutput
+from sortk.models.transformer import TransformerEncoder, TransformerOptions
+
+
+@dataclass(frozen=True)
+class SortformerOptions:
+    """Everything that a Sortformer is built from; the defaults are the paper's, 123M parameters."""
+
+    n_speakers: int = 4
+    dropout: float = 0.5  # of the two feed-forward layers at the end
+    features: FeatureOptions = field(default_factory=FeatureOptions)
+    encoder: FastConformerOptions = field(default_factory=FastConformerOptions)
+    transformer: TransformerOptions = field(default_factory=TransformerOptions)
+
+    def __post_init__(self) -> None:
+        if self.n_speakers < 1:
+            raise ValueError(f"n_speakers must be at least 1, not {self.n_speakers}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> SortformerOptions:
+        """The inverse of `to_json`; a field that is left out has its default."""
+        parts = {"features": FeatureOptions, "encoder": FastConformerOptions, "transformer": TransformerOptions}
+        try:
+            built = {name: parts[name](**value) if name in parts else value for name, value in fields.items()}
+            return cls(**built)
+        except TypeError as error:
+            raise ValueError(f"not the options of a Sortformer: {error}") from None
+
+
+SIZES = {
+    "tiny": SortformerOptions(  # learns on two CPU cores: the mini recipe
+        dropout=0.1,
+        encoder=FastConformerOptions(d_model=128, n_layers=4, n_heads=4, subsampling_channels=32),
+        transformer=TransformerOptions(d_model=96, n_layers=2, n_heads=4, d_inner=384, dropout=0.1),
+    ),
+    "small": SortformerOptions(
+        dropout=0.1,
+        encoder=FastConformerOptions(d_model=256, n_layers=8, n_heads=4, subsampling_channels=128),
+        transformer=TransformerOptions(d_model=128, n_layers=6, n_heads=4, d_inner=512, dropout=0.1),
+    ),
+    "base": SortformerOptions(),
+}
+
+
+class Sortformer(nn.Module):
+    """f_Theta of Eq. 2, with logits for probabilities."""
+
+    def __init__(self, options: SortformerOptions) -> None:
+        super().__init__()
+        self.options = options
+        d_model = options.transformer.d_model
+        self.features = LogMel(options.features)
+        self.encoder = FastConformer(options.encoder, options.features.n_mels)
+        self.encoder_proj = nn.Linear(options.encoder.d_model, d_model)
+        self.transformer = TransformerEncoder(options.transformer)
+        self.hidden = nn.Linear(d_model, d_model)
+        self.speakers = nn.Linear(d_model, options.n_speakers)
+        self.dropout = nn.Dropout(options.dropout)
+
+    def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
+        """(batch, samples) at 16 kHz, (batch,) samples of each clip or None if nothing is padded."""
+        mel, lengths = self.features(samples, lengths)
+        frames, lengths = self.encoder.subsample(mel, lengths)
+        return self.diarize_frames(frames, lengths)
+
+    def diarize_frames(
+        self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None
+    ) -> SpeakerOutput:
+        """From (batch, frames, encoder.d_model), as `encoder.subsample` gives them, on."""
+        embeddings = self.encoder.encode(frames, lengths, positions)
+        x = self.transformer(self.encoder_proj(embeddings), lengths)
+        x = self.hidden(self.dropout(functional.relu(x)))
+        logits = self.speakers(self.dropout(functional.relu(x)))
+        return SpeakerOutput(logits, lengths, embeddings)

@@ -1,0 +1,233 @@
+"""Sort Loss, permutation-invariant loss (PIL) and their mixture: Section 3.3 of the paper.
+
+With targets Y, logits Z and P = sigmoid(Z), all (frames, speakers), the cross-entropy of target i and output j is
+
+    BCE(y_i, q_j) = -sum_t [y_it log p_jt + (1 - y_it) log(1 - p_jt)] = sum_t softplus(z_jt) - sum_t y_it z_jt
+
+A permutation pairs each output with one target. The first sum then runs over all outputs, whatever the permutation;
+so the permutation with the least cross-entropy is the one with the largest total of
+
+    A_ij = sum_t y_it z_jt        A = Y^T Z
+
+One product of two matrices decides, and the cross-entropy is computed for one permutation instead of K!. Up to six
+speakers the K! totals are compared on the device; beyond, the Hungarian method finds the largest.
+
+Every loss is the mean over the valid frames and the speakers of a sample, 1/(TK) as in the paper, then over the batch.
+(NVIDIA takes one mean over all valid frames of a batch; for clips of equal length the two are the same.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.nn import functional
+
+from sortk.models.frames import SpeakerOutput, valid_frames
+
+MAX_ENUMERATED = 6  # speakers: 720 permutations
+FORBIDDEN = -1e9  # affinity of a pair that must not be
+
+
+@dataclass(frozen=True)
+class DiarizationLoss:
+    """The loss and, for logging, what it is made of. Only `total` carries gradients."""
+
+    total: Tensor  # what to minimise
+    sort: Tensor  # L_Sort
+    pil: Tensor  # L_PIL
+    permutation: Tensor  # (batch, speakers): the target that PIL pairs with each output
+    order_right: Tensor  # fraction of the samples whose speakers PIL finds in the order of arrival
+    existence: Tensor | None = None  # of EEND-EDA's count of speakers
+
+
+def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5) -> DiarizationLoss:
+    """The loss of any diarizer of `models`; targets as the logits, (batch, frames, speakers)."""
+    if output.existence is not None:
+        return eda_loss(output.logits, output.existence, targets, output.lengths)
+    return hybrid_loss(output.logits, targets, output.lengths, alpha)
+
+
+def sort_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """L_Sort = BCE(Y_eta, P), Eq. 11: the targets by order of arrival. (batch, frames, speakers) both -> a scalar."""
+    _require_same_shape(logits, targets)
+    ordered = permute_speakers(targets, arrival_order(targets, lengths))
+    return cross_entropy(logits, ordered, mean_weights(logits, lengths))
+
+
+def pil_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """L_PIL = min over pi of BCE(Y_pi, P), Eq. 4 to 6, exactly. (batch, frames, speakers) both -> a scalar."""
+    _require_same_shape(logits, targets)
+    best = best_permutation(pair_affinity(logits, silence_padding(targets, lengths)))
+    return cross_entropy(logits, permute_speakers(targets, best), mean_weights(logits, lengths))
+
+
+def hybrid_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None, alpha: float = 0.5) -> DiarizationLoss:
+    """L_hybrid = alpha L_Sort + (1 - alpha) L_PIL, Eq. 12. (batch, frames, speakers) both."""
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must be from 0 to 1, not {alpha}")
+    return _ordered_loss(logits, targets, lengths, alpha, present_only=False)
+
+
+def eda_loss(
+    logits: Tensor, existence: Tensor, targets: Tensor, lengths: Tensor | None = None, existence_weight: float = 1.0
+) -> DiarizationLoss:
+    """EEND-EDA (Horiguchi et al. 2022): PIL of the first n outputs when n speakers are present, and the existence of
+    the attractors up to the (n + 1)-th, the first that must not exist. `existence`: (batch, speakers + 1) logits."""
+    loss = _ordered_loss(logits, targets, lengths, alpha=0.0, present_only=True)
+    n_present = (silence_padding(targets, lengths) != 0).any(dim=1).sum(dim=1, keepdim=True)
+    index = torch.arange(existence.shape[1], device=existence.device)
+    counted = index <= n_present
+    weights = counted / counted.sum(dim=1, keepdim=True) / len(counted)
+    count = cross_entropy(existence, index < n_present, weights)
+    return replace(loss, total=loss.total + existence_weight * count, existence=count.detach())
+
+
+def _ordered_loss(
+    logits: Tensor, targets: Tensor, lengths: Tensor | None, alpha: float, present_only: bool
+) -> DiarizationLoss:
+    """The hybrid loss; with `present_only`, of as many outputs as there are speakers, the first ones."""
+    _require_same_shape(logits, targets)
+    targets = silence_padding(targets, lengths)
+    arrival, order = first_active(targets).sort(dim=1, stable=True)
+    present = arrival < targets.shape[1]  # absent speakers come last
+    ordered = permute_speakers(targets, order)
+    affinity = pair_affinity(logits, ordered)
+    if present_only:
+        affinity = affinity.masked_fill(present[:, :, None] != present[:, None, :], FORBIDDEN)
+    best = best_permutation(affinity)
+    paired = permute_speakers(ordered, best)
+
+    # The cross-entropy is linear in the targets, BCE(Y, P) = ... - sum y z: the mixture of two losses is the loss of a
+    # mixture of targets, and the difference of two losses is a sum of z.
+    weights = mean_weights(logits, lengths, present if present_only else None)
+    change = paired - ordered
+    total = cross_entropy(logits, paired - alpha * change, weights)
+    gap = change * logits.detach()
+    gap = gap.mean() if weights is None else (gap * weights).sum()  # L_Sort - L_PIL
+    return DiarizationLoss(
+        total=total,
+        sort=total.detach() + (1 - alpha) * gap,
+        pil=total.detach() - alpha * gap,
+        permutation=order.gather(1, best),
+        order_right=share_in_order(best, present),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The order of the speakers
+
+
+def arrival_order(targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """The sorting function eta of Eq. 9: (batch, frames, speakers) -> (batch, speakers), who comes first, second, ...
+
+    Speakers who start in the same frame keep the order of their indices; those who never speak come last.
+    """
+    return first_active(silence_padding(targets, lengths)).argsort(dim=1, stable=True)
+
+
+def first_active(targets: Tensor) -> Tensor:
+    """Psi of Eq. 7: (batch, frames, speakers) -> (batch, speakers), the first active frame; if none, their number."""
+    first = targets.sign().argmax(dim=1)  # of equals the first
+    speaks = targets.gather(1, first[:, None])[:, 0] != 0
+    return first.where(speaks, targets.shape[1])
+
+
+def permute_speakers(targets: Tensor, permutation: Tensor) -> Tensor:
+    """Y_pi, whose column k is column pi(k). (batch, frames, speakers), (batch, speakers) -> the shape of the targets"""
+    return targets.gather(2, permutation[:, None].expand_as(targets))
+
+
+def pair_affinity(logits: Tensor, targets: Tensor) -> Tensor:
+    """A = Y^T Z: (batch, frames, speakers) both -> (batch, targets, outputs). No gradient."""
+    logits = _full_precision(logits.detach())
+    return _product(targets.to(logits.dtype).transpose(1, 2), logits)
+
+
+def best_permutation(affinity: Tensor) -> Tensor:
+    """The pairing with the largest total: (batch, targets, outputs) -> (batch, outputs), the target of each output."""
+    n_speakers = affinity.shape[1]
+    if n_speakers > MAX_ENUMERATED:
+        # The solver refuses NaN; here any permutation will do, and the loss is NaN for the caller to see.
+        matrices = affinity.transpose(1, 2).nan_to_num().cpu().numpy()
+        targets = np.stack([linear_sum_assignment(matrix, maximize=True)[1] for matrix in matrices])
+        return torch.as_tensor(targets, device=affinity.device)
+    permutations, pairs = _permutations(n_speakers)
+    totals = _product(affinity.flatten(1), torch.as_tensor(pairs, dtype=affinity.dtype, device=affinity.device))
+    best = totals.argmax(dim=1)  # of equals the first, which may be the identity
+    return torch.as_tensor(permutations, device=affinity.device)[best]
+
+
+@cache
+def _permutations(n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """All n! of them, (n!, n), the identity first; and (n n, n!), 1 where one of them pairs (target, output)."""
+    permutations = np.array(list(itertools.permutations(range(n))))
+    pairs = np.zeros((n, n, len(permutations)), np.float32)
+    pairs[permutations.T, np.arange(n)[:, None], np.arange(len(permutations))] = 1
+    return permutations, pairs.reshape(n * n, -1)
+
+
+def share_in_order(best: Tensor, present: Tensor) -> Tensor:
+    """How many samples have each output k paired with the k-th speaker to arrive; (batch, speakers) both -> a scalar.
+
+    Absent speakers, the last ones, are alike: their pairing does not count.
+    """
+    identity = torch.arange(best.shape[1], device=best.device)
+    return ((best == identity) | ~present).all(dim=1).float().mean()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cross-entropy
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """BCE(Y, P), in float32 at least: a weighted sum, or without weights the mean. -> a scalar"""
+    logits = _full_precision(logits)
+    targets = targets.to(logits.dtype)
+    if weights is None:
+        return functional.binary_cross_entropy_with_logits(logits, targets)
+    weights = weights.to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, targets, weights, reduction="sum")
+
+
+def mean_weights(logits: Tensor, lengths: Tensor | None, used: Tensor | None = None) -> Tensor | None:
+    """Weights that make a sum over (batch, frames, speakers) the mean over the valid frames and the speakers of each
+    sample, then over the batch; only over the outputs `used`, (batch, speakers), if given. None: the plain mean."""
+    valid = valid_frames(lengths, logits.shape[1])
+    if valid is None and used is None:
+        return None
+    everything = torch.ones_like(logits[:1], dtype=torch.bool)
+    valid = everything[:, :, 0] if valid is None else valid
+    used = everything[:, 0] if used is None else used
+    frame_share, speaker_share = (mask / mask.sum(dim=1, keepdim=True).clamp(min=1) for mask in (valid, used))
+    return frame_share[:, :, None] * speaker_share[:, None] / len(logits)
+
+
+def silence_padding(targets: Tensor, lengths: Tensor | None) -> Tensor:
+    """The targets as floating-point numbers, 0 on padding. (batch, frames, speakers)"""
+    targets = targets if targets.is_floating_point() else targets.float()
+    valid = valid_frames(lengths, targets.shape[1])
+    return targets if valid is None else targets * valid[:, :, None]
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, under autocast too with all digits: of two close permutations the worse might win."""
+    if not torch.is_autocast_enabled(a.device.type):
+        return a @ b
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
+
+
+def _full_precision(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _require_same_shape(logits: Tensor, targets: Tensor) -> None:
+    if logits.shape != targets.shape:
+        raise ValueError(f"logits of shape {tuple(logits.shape)} do not fit targets of shape {tuple(targets.shape)}")

@@ -1,0 +1,81 @@
+"""Settings of training. Nothing heavy is imported here, so that a recipe can be read without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """How a model is trained; the defaults are the paper's (section "Training Setup")."""
+
+    steps: int = 100_000  # updates of the weights
+    learning_rate: float = 1e-4  # its peak
+    min_learning_rate: float = 1e-6
+    warmup_steps: int = 2500
+    annealing: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
+    weight_decay: float = 1e-3
+    clip_norm: float = 1.0  # gradients are scaled down to this norm; 0: never
+    batch_seconds: float = 360.0  # of audio in a batch: 4 x 90 s
+    accumulate: int = 1  # batches in an update
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    validate_every: int = 1000  # steps
+    checkpoint_every: int = 1000
+    log_every: int = 10
+    keep_best: int = 3  # checkpoints whose weights are averaged in the end
+    patience: int = 0  # validations without a better score before it stops early; 0: never
+    workers: int = 0  # processes that load batches; 0: this one
+    compile: bool = False  # torch.compile
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "validate_every", "checkpoint_every", "log_every", "accumulate", "keep_best"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.learning_rate > 0 or not self.batch_seconds > 0:
+            raise ValueError("learning_rate and batch_seconds must be more than 0")
+
+
+@dataclass(frozen=True)
+class PhaseOptions:
+    """A stretch of training with its own data and schedule; the paper has two, pretraining and fine-tuning."""
+
+    name: str = "train"  # of its folder
+    learn: Literal["diarize", "identify"] = "diarize"  # identify: the encoder names speakers, to tell voices apart
+    recorded: bool = True  # learn from the training manifest
+    simulated: float = 0.0  # share of examples that are simulated on the fly, from the sources of stage 1
+    seconds: float = 90.0  # longest window of a session, and length of a simulated one
+    min_speakers: int = 2  # of a simulated session
+    max_speakers: int = 4
+    speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase
+    loop: LoopOptions = field(default_factory=LoopOptions)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.simulated <= 1:
+            raise ValueError(f"simulated must be from 0 to 1, not {self.simulated}")
+        if not self.recorded and self.simulated == 0:
+            raise ValueError(f"phase {self.name!r} has nothing to learn from: neither recorded nor simulated")
+        if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
+            raise ValueError(f"{self.name!r} cannot be the name of a phase")
+
+
+@dataclass(frozen=True)
+class TrainDiarOptions:
+    """What the diarizer is, and how it learns; the defaults are the paper's."""
+
+    model: Literal["sortformer", "eend-sa", "eend-eda"] = "sortformer"  # the others are the baselines of Table 1
+    size: Literal["tiny", "small", "base"] = "base"  # of a Sortformer; base has 123M parameters
+    n_speakers: int = 4  # K
+    alpha: float = 0.5  # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone
+    global_speakers: bool = False  # the same name is the same person in all sessions of the training data
+    validation_seconds: float = 90.0  # longest window of a session of the validation manifest
+    phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_speakers <= 20:
+            raise ValueError(f"n_speakers must be from 1 to 20, not {self.n_speakers}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be from 0 to 1, not {self.alpha}")
+        names = [phase.name for phase in self.phases]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ToySource
+
+from sortk.formats import audio, rttm
+from sortk.records import Segment, Session
+from sortk.training.batches import BatchLoader, SessionSource, plan_epoch
+
+
+def test_every_example_is_in_one_batch_of_the_right_length() -> None:
+    sources = [ToySource([10.0] * 7 + [30.0] * 5), ToySource([20.0] * 6)]
+    plan = plan_epoch(sources, 60.0, seed=0, epoch=0)
+    assert sorted(place for batch in plan for place in batch) == [(0, i) for i in range(12)] + [
+        (1, i) for i in range(6)
+    ]
+    for batch in plan:
+        assert len(batch) * max(sources[s].seconds(i) for s, i in batch) <= 60.0
+    assert plan == plan_epoch(sources, 60.0, seed=0, epoch=0)
+    assert plan != plan_epoch(sources, 60.0, seed=0, epoch=1) and plan != plan_epoch(sources, 60.0, seed=1, epoch=0)
+
+
+def test_an_example_longer_than_a_batch_is_a_batch() -> None:
+    assert plan_epoch([ToySource([90.0, 5.0])], 60.0, 0, 0) in ([[(0, 0)], [(0, 1)]], [[(0, 1)], [(0, 0)]])
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_an_epoch_can_be_entered_anywhere(n_workers: int) -> None:
+    loader = BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], 3.2, seed=0, n_workers=n_workers)
+    whole, tail = list(loader.load_epoch(3)), list(loader.load_epoch(3, first=2))
+    assert [batch.names for batch in whole[2:]] == [batch.names for batch in tail]
+    assert all(torch.equal(a.samples, b.samples) for a, b in zip(whole[2:], tail, strict=True))
+
+
+def test_shares_of_a_batch_are_disjoint_and_whole() -> None:
+    loader = BatchLoader([ToySource([0.8] * 16)], 3.2, seed=0)
+    for batch, first, second in zip(
+        *(loader.load_epoch(0, 0, *share) for share in ((0, 1), (0, 2), (1, 2))), strict=True
+    ):
+        assert sorted(first.names + second.names) == sorted(batch.names)
+        assert len(first.names) == len(second.names)
+
+
+def make_session(folder: Path, seconds: float = 8.0) -> Session:
+    audio.write_flac(folder / "a.flac", np.arange(round(seconds * 16000), dtype=np.int16) % 1000)
+    rttm.write(folder / "a.rttm", [Segment("a", "x", 1.0, 3.0), Segment("a", "y", 2.0, 7.0)])
+    return Session("a", folder / "a.flac", duration=seconds, rttm_path=folder / "a.rttm")
+
+
+def test_a_whole_session_and_its_targets(tmp_path: Path) -> None:
+    source = SessionSource([make_session(tmp_path)], n_speakers=3, max_seconds=90.0, seed=0, number_of={"x": 5})
+    example = source.load(0, epoch=0)
+    assert len(example.samples) == 8 * 16000 and example.targets.shape == (100, 3)
+    assert example.targets.sum(axis=0).tolist() == [26, 63, 0]  # 1.0, 3.0 and 7.0 s halve frames 12, 37 and 87
+    assert (example.speakers == 5).sum() == 13  # frames 12 to 24, before y starts
+
+
+def test_a_long_session_gives_another_window_every_epoch(tmp_path: Path) -> None:
+    source = SessionSource([make_session(tmp_path)], 2, max_seconds=2.0, seed=0)
+    first, again, other = source.load(0, 0), source.load(0, 0), source.load(0, 1)
+    assert source.seconds(0) == 2.0 and len(first.samples) == 32000
+    assert np.array_equal(first.samples, again.samples) and not np.array_equal(first.samples, other.samples)
+
+
+def test_a_session_without_rttm_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="session b names no RTTM"):
+        SessionSource([Session("b", tmp_path / "b.flac", duration=1.0)], 4, 90.0, 0)
+
+
+def test_padding_is_marked(tmp_path: Path) -> None:
+    [batch] = BatchLoader([ToySource([0.8, 0.88])], 10.0, seed=0).load_epoch(0)
+    assert batch.lengths is not None and sorted(batch.lengths.tolist()) == [12800, 14080]
+    assert batch.targets.shape == (2, 11, 2) and batch.seconds == pytest.approx(1.68)
