@@ -95,6 +95,7 @@ class Eend(nn.Module):
         super().__init__()
         self.options = options
         d_model, n_mels = options.transformer.d_model, options.features.n_mels
+        self.embedding_size = d_model
         self.features = LogMel(options.features)
         self.linear_in = nn.Linear((2 * options.context + 1) * n_mels, d_model)
         self.norm_in = nn.LayerNorm(d_model)

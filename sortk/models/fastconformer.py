@@ -303,7 +303,7 @@ class FastConformer(nn.Module):
     def forward(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
         frames, lengths = self.subsample(mel, lengths)
-        return self.encode(frames, lengths), lengths
+        return self.encode(frames, lengths)[0], lengths
 
     def subsample(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
@@ -311,14 +311,21 @@ class FastConformer(nn.Module):
         frames, lengths = self.pre_encode(mel, lengths)
         return frames, lengths
 
-    def encode(self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None) -> Tensor:
-        """(batch, frames, d_model) -> the same shape. `positions`, if at hand, must be of that many frames."""
+    def encode(
+        self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(batch, frames, d_model) -> twice the same shape: the output, and what the lower half of the layers makes.
+
+        `positions`, if at hand, must be of that many frames.
+        """
         valid = valid_frames(lengths, frames.shape[1])
         by_layer = self._project_by_layer(frames.shape[1], frames.device) if positions is None else positions
         x: Tensor = self.dropout(frames * math.sqrt(self.options.d_model) if self.options.scale_input else frames)
-        for layer, projected in zip(self.layers, by_layer, strict=True):
+        lower = x
+        for number, (layer, projected) in enumerate(zip(self.layers, by_layer, strict=True), start=1):
             x = layer(x, projected, valid)
-        return x
+            lower = x if number <= (len(self.layers) + 1) // 2 else lower
+        return x, lower
 
     def project_positions(self, n_frames: int, device: torch.device) -> Positions:
         """What each layer makes of the distances. It depends on the number of frames only: who encodes many clips of

@@ -44,7 +44,7 @@ class SpeakerOutput(NamedTuple):
 
     logits: Tensor  # (batch, frames, speakers); the sigmoid of them is P of Eq. 2
     lengths: Tensor | None  # (batch,) valid frames, None: all
-    embeddings: Tensor  # (batch, frames, d_model) of the encoder below, for auxiliary losses
+    embeddings: Tensor  # (batch, frames, d_model) of the encoder's lower half, whose business is telling voices apart
     existence: Tensor | None = None  # (batch, speakers + 1) logits; only EEND-EDA counts its speakers
 
     @property

@@ -81,6 +81,7 @@ class Sortformer(nn.Module):
         super().__init__()
         self.options = options
         d_model = options.transformer.d_model
+        self.embedding_size = options.encoder.d_model
         self.features = LogMel(options.features)
         self.encoder = FastConformer(options.encoder, options.features.n_mels)
         self.encoder_proj = nn.Linear(options.encoder.d_model, d_model)
@@ -99,8 +100,8 @@ class Sortformer(nn.Module):
         self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None
     ) -> SpeakerOutput:
         """From (batch, frames, encoder.d_model), as `encoder.subsample` gives them, on."""
-        embeddings = self.encoder.encode(frames, lengths, positions)
-        x = self.transformer(self.encoder_proj(embeddings), lengths)
+        encoded, voices = self.encoder.encode(frames, lengths, positions)
+        x = self.transformer(self.encoder_proj(encoded), lengths)
         x = self.hidden(self.dropout(functional.relu(x)))
         logits = self.speakers(self.dropout(functional.relu(x)))
-        return SpeakerOutput(logits, lengths, embeddings)
+        return SpeakerOutput(logits, lengths, voices)

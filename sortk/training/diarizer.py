@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sortk.models.eend import Eend
 from sortk.models.frames import SpeakerOutput, valid_frames
-from sortk.training.batches import Batch
+from sortk.models.sortformer import Sortformer
+from sortk.training.batches import Batch, BatchLoader
 from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
 from sortk.training.targets import NOBODY
 
@@ -26,12 +27,10 @@ class DiarizerTask(nn.Module):
     the only task for a while (`identify`), and then beside diarization, with `speaker_weight` that falls to 0.
     """
 
-    def __init__(
-        self, model: nn.Module, alpha: float, validation: Sequence[Batch], n_identities: int = 0, d_encoder: int = 0
-    ) -> None:
+    def __init__(self, model: Sortformer | Eend, alpha: float, validation: BatchLoader, n_identities: int = 0) -> None:
         super().__init__()
         self.model, self.alpha, self.validation = model, alpha, validation
-        self.identities = nn.Parameter(torch.randn(n_identities, d_encoder)) if n_identities else None
+        self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
         self.identify, self.speaker_weight, self.progress = False, 0.0, 0.0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -55,7 +54,7 @@ class DiarizerTask(nn.Module):
         Both count frames of 80 ms without a collar, at threshold 0.5.
         """
         total = FrameErrors()
-        for cpu_batch in self.validation:
+        for cpu_batch in self.validation.load_epoch(0):  # the same windows every time
             batch = cpu_batch.to(device)
             output: SpeakerOutput = self.model(batch.samples, batch.lengths)
             total += count_errors(output, batch.targets)

@@ -29,7 +29,7 @@ def outputs_of(model: Sortformer, samples: Tensor, lengths: Tensor | None = None
     for name in ("feed_forward1", "self_attn", "conv", "feed_forward2"):
         modules[f"conformer_layer0_{name}"] = encoder.layers[0].get_submodule(name)
     modules |= {f"transformer_layer{n}": layer for n, layer in enumerate(transformer.layers)}
-    modules["encoder_proj"] = model.encoder_proj
+    modules |= {"encoder_proj": model.encoder_proj, "encoder_out": encoder.layers[-1]}
     found: dict[str, Tensor] = {}
     hooks = []
     for name, module in modules.items():
@@ -43,7 +43,7 @@ def outputs_of(model: Sortformer, samples: Tensor, lengths: Tensor | None = None
     for hook in hooks:
         hook.remove()
     found["mel"] = found["mel"].transpose(1, 2)
-    return found | {"encoder_out": output.embeddings, "preds": output.speaker_probs}
+    return found | {"preds": output.speaker_probs}
 
 
 TOLERANCE = {"mel": 1e-4, "preds": 1e-4, "encoder_out": 1e-5}  # of the layers in between: 1e-4

@@ -1,0 +1,123 @@
+"""Stage 5: trains a diarizer, phase after phase, and leaves the average of its best weights as a model folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sortk.models.eend import Eend, EendOptions
+from sortk.models.sortformer import SIZES, Sortformer
+from sortk.prepare.pieces import SpeakerIndex
+from sortk.prepare.simulate import SimulateOptions, Simulator
+from sortk.records import Session
+from sortk.training.batches import BatchLoader, ConversationSource, SessionSource, Source, read_segments
+from sortk.training.checkpoint import Checkpoints, save_model
+from sortk.training.diarizer import DiarizerTask
+from sortk.training.loop import train
+from sortk.training.options import PhaseOptions, TrainDiarOptions
+
+log = logging.getLogger(__name__)
+
+SIMULATED_SECONDS_AN_EPOCH = 36_000.0  # where nothing recorded says how long an epoch is
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What there is to learn from."""
+
+    train: Sequence[Session]
+    valid: Sequence[Session]
+    speakers: Sequence[SpeakerIndex] = ()  # sources of conversations on the fly
+    simulate: SimulateOptions | None = None  # their ratios and levels
+
+
+def train_diarizer(
+    data: TrainingData,
+    options: TrainDiarOptions,
+    seed: int,
+    out: Path,
+    device: torch.device,
+    initial: Mapping[str, Tensor] | None = None,
+) -> dict[str, float]:
+    """Fills `out` with checkpoints/<phase>/ and model/; goes on where an earlier run stopped. Returns its scores."""
+    torch.manual_seed(seed)
+    model, config = build_diarizer(options)
+    if initial is not None:
+        model.load_state_dict(initial)
+    number_of = number_speakers(data) if options.global_speakers else {}
+    validation = BatchLoader(
+        [SessionSource(data.valid, options.n_speakers, options.validation_seconds, seed)],
+        options.phases[-1].loop.batch_seconds,
+        seed,
+    )
+    task = DiarizerTask(model, options.alpha, validation, len(number_of))
+    log.info("%s with %.2fM parameters, on %s", options.model, count_parameters(model) / 1e6, device)
+    for phase in options.phases:
+        log.info("phase %s: %d steps", phase.name, phase.loop.steps)
+        task.identify, task.speaker_weight = phase.learn == "identify", phase.speaker_weight
+        loader = BatchLoader(
+            find_sources(data, phase, options, seed, number_of), phase.loop.batch_seconds, seed, phase.loop.workers
+        )
+        train(task, loader, phase.loop, out / "checkpoints" / phase.name, device)
+    best = Checkpoints(out / "checkpoints" / options.phases[-1].name, options.phases[-1].loop.keep_best)
+    model.load_state_dict(best.average_best())
+    task.eval()
+    with torch.inference_mode():
+        scores = task.validate(device)
+    save_model(out / "model", model.state_dict(), config)
+    log.info("average of the best: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    return scores
+
+
+def build_diarizer(options: TrainDiarOptions) -> tuple[Sortformer | Eend, dict[str, Any]]:
+    """The model, with new weights, and the config from which it can be built again."""
+    if options.model == "sortformer":
+        built = replace(SIZES[options.size], n_speakers=options.n_speakers)
+        return Sortformer(built), {"model": "sortformer", "options": built.to_json()}
+    baseline = EendOptions(n_speakers=options.n_speakers, attractors=options.model == "eend-eda")
+    return Eend(baseline), {"model": options.model, "options": baseline.to_json()}
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def number_speakers(data: TrainingData) -> dict[str, int]:
+    """A number for every speaker of the training data."""
+    names = {segment.speaker for session in data.train for segment in read_segments(session)}
+    names |= {speaker.speaker for speaker in data.speakers}
+    return {name: number for number, name in enumerate(sorted(names))}
+
+
+def find_sources(
+    data: TrainingData, phase: PhaseOptions, options: TrainDiarOptions, seed: int, number_of: Mapping[str, int]
+) -> list[Source]:
+    """What a phase learns from: recorded sessions, conversations on the fly, or both."""
+    sources: list[Source] = []
+    n_recorded = 0
+    if phase.recorded:
+        sources.append(SessionSource(data.train, options.n_speakers, phase.seconds, seed, number_of))
+        n_recorded = len(data.train)
+    if phase.simulated > 0:
+        if not data.speakers or data.simulate is None:
+            raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
+        n_simulated = _count_simulated(phase, n_recorded)
+        simulated = replace(
+            data.simulate, seconds=phase.seconds, min_speakers=phase.min_speakers, max_speakers=phase.max_speakers
+        )
+        simulator = Simulator(data.speakers, simulated, seed, f"fly-{phase.name}")
+        sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of))
+    return sources
+
+
+def _count_simulated(phase: PhaseOptions, n_recorded: int) -> int:
+    """So that the simulated examples of an epoch are the wanted share of all."""
+    if not n_recorded or phase.simulated == 1:
+        return round(SIMULATED_SECONDS_AN_EPOCH / phase.seconds)
+    return round(n_recorded * phase.simulated / (1 - phase.simulated))

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sortk.formats import audio, rttm
+from sortk.models.frames import SpeakerOutput
+from sortk.records import Segment, Session
+from sortk.training.checkpoint import load_model
+from sortk.training.diarizer import count_errors, identify_frames
+from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions
+from sortk.training.train_diar import TrainingData, build_diarizer, train_diarizer
+
+
+def output_of(decided: list[list[int]]) -> SpeakerOutput:
+    """Frames x speakers of 0 and 1, as confident logits."""
+    logits = 20.0 * torch.tensor([decided], dtype=torch.float32) - 10.0
+    return SpeakerOutput(logits, None, torch.zeros(1, len(decided), 1))
+
+
+def test_errors_counted_by_hand() -> None:
+    targets = torch.tensor([[[1, 0], [1, 0], [1, 1], [0, 1], [0, 0]]], dtype=torch.float32)  # 5 speaker frames
+    # the columns are swapped, one frame is missed, one is false
+    errors = count_errors(output_of([[0, 1], [0, 0], [1, 1], [1, 0], [1, 0]]), targets)
+    assert (errors.spoken, errors.wrong, errors.n_sessions, errors.n_order_right) == (5.0, 2.0, 1, 0.0)
+    # as they are: frame 0 confused, 1 missed, 2 right, 3 confused, 4 false
+    assert errors.wrong_as_is == 4.0 and errors.der == pytest.approx(0.4)
+    right = count_errors(output_of(targets[0].int().tolist()), targets)
+    assert (right.wrong, right.wrong_as_is, right.n_order_right) == (0.0, 0.0, 1.0)
+
+
+def test_identities_are_told_apart_by_angle() -> None:
+    identities = torch.eye(3)
+    embeddings = torch.tensor([[[9.0, 0, 0], [0, 0.1, 0], [0, 0, 5.0], [1.0, 0, 0]]])
+    loss, right = identify_frames(embeddings, identities, torch.tensor([[0, 1, 0, -1]]))
+    assert float(right) == pytest.approx(2 / 3) and loss > 1
+    nothing, share = identify_frames(embeddings, identities, torch.full((1, 4), -1))
+    assert float(nothing) == 0.0 and float(share) == 0.0
+
+
+def make_sessions(folder: Path, n_sessions: int) -> list[Session]:
+    """Two voices, a low and a high hum, that speak in turns; who starts is drawn."""
+    rng = np.random.default_rng(0)
+    time = np.arange(16000 * 4) / 16000
+    voices = {"low": np.sign(np.sin(2 * np.pi * 110 * time)), "high": np.sign(np.sin(2 * np.pi * 330 * time))}
+    sessions = []
+    for n in range(n_sessions):
+        order = ["low", "high"] if rng.random() < 0.5 else ["high", "low"]
+        edges = [0.4, 0.4 + rng.uniform(0.8, 1.6), 3.6]
+        samples = 0.01 * rng.standard_normal(len(time))
+        segments = []
+        for name, start, end in zip(order, edges, edges[1:], strict=False):
+            inside = (time >= start) & (time < end)
+            samples += 0.1 * voices[name] * inside
+            segments.append(Segment(f"s{n}", name, round(start, 3), round(end, 3)))
+        audio.write_flac(folder / f"s{n}.flac", samples.astype(np.float32))
+        rttm.write(folder / f"s{n}.rttm", segments)
+        sessions.append(Session(f"s{n}", folder / f"s{n}.flac", duration=4.0, rttm_path=folder / f"s{n}.rttm"))
+    return sessions
+
+
+LOOP = LoopOptions(
+    steps=60,
+    learning_rate=2e-3,
+    warmup_steps=10,
+    annealing="cosine",
+    batch_seconds=32.0,
+    validate_every=30,
+    keep_best=1,
+)
+OPTIONS = TrainDiarOptions(
+    size="tiny",
+    n_speakers=2,
+    global_speakers=True,
+    phases=(
+        PhaseOptions("identify", learn="identify", loop=replace(LOOP, steps=10, validate_every=10)),
+        PhaseOptions("diarize", speaker_weight=0.3, loop=LOOP),
+    ),
+)
+
+
+def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
+    sessions = make_sessions(tmp_path, 8)
+    scores = train_diarizer(TrainingData(sessions, sessions), OPTIONS, 0, tmp_path / "out", torch.device("cpu"))
+    assert scores["der"] < 0.1 and scores["order_right"] >= 0.75
+    weights, config = load_model(tmp_path / "out" / "model")
+    model, rebuilt = build_diarizer(OPTIONS)
+    model.load_state_dict(weights)
+    assert json.loads(json.dumps(rebuilt)) == config
+
+
+def test_the_baselines_train_too(tmp_path: Path) -> None:
+    sessions = make_sessions(tmp_path, 4)
+    loop = replace(LOOP, steps=2, validate_every=2)
+    for name in ("eend-sa", "eend-eda"):
+        options = TrainDiarOptions(model=name, n_speakers=2, phases=(PhaseOptions(loop=loop),))
+        scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name, torch.device("cpu"))
+        assert np.isfinite(scores["der"])
+
+
+def test_a_phase_that_simulates_needs_sources(tmp_path: Path) -> None:
+    options = replace(OPTIONS, phases=(PhaseOptions(simulated=0.5, loop=LOOP),))
+    sessions = make_sessions(tmp_path, 2)
+    with pytest.raises(ValueError, match="phase 'train' simulates on the fly, but there are no sources"):
+        train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out", torch.device("cpu"))
