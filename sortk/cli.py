@@ -401,6 +401,42 @@ def sst(seglst: Path, out: Path, level: str | None, overrides: Sequence[str], nj
     sst_file(seglst, _options(SstOptions, overrides, **_given({"level": level})), out, choose_cluster(cluster, nj))
 
 
+@main.command("train-diar")
+@click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
+@click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
+@OUT
+@click.option("--config", type=FILE, help="Settings: a TOML file like the table train_diar of a recipe.")
+@click.option("--init", type=FILE, help="A model folder whose weights to start from.")
+@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
+@SEED
+@SETTINGS
+@FORCE
+@_with_verbosity
+def train_diar(
+    train: Path,
+    valid: Path,
+    out: Path,
+    config: Path | None,
+    init: Path | None,
+    sources: Path | None,
+    seed: int,
+    overrides: Sequence[str],
+    force: bool,
+) -> None:
+    """Stage 5: train a diarizer.
+
+    Writes model/ (config.json, model.safetensors) and checkpoints/; the same command again goes on after a stop.
+
+    Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
+    """
+    from sortk.recipe import read_toml
+    from sortk.stages import train_diar_folder
+    from sortk.training.options import TrainDiarOptions
+
+    options = _options(TrainDiarOptions, overrides, **(read_toml(config) if config else {}))
+    train_diar_folder(train, valid, sources, options, init, seed, out, force)
+
+
 @main.command()
 @click.argument("source", type=FILE, metavar="IN")
 @click.argument("target", type=FILE, metavar="OUT")

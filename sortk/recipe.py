@@ -30,6 +30,7 @@ from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
+from sortk.training.options import TrainDiarOptions
 
 Options = TypeVar("Options")
 Table = dict[str, Any]
@@ -47,12 +48,13 @@ class Recipe:
     clean: CleanOptions = field(default_factory=CleanOptions)
     timestamps: TimestampOptions = field(default_factory=TimestampOptions)
     sst: SstOptions = field(default_factory=SstOptions)
+    train_diar: TrainDiarOptions = field(default_factory=TrainDiarOptions)
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
     """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied."""
     path = find_recipe(name_or_path)
-    table = _read_toml(path)
+    table = read_toml(path)
     variants = table.pop("variants", {})
     if variant is not None:
         if variant not in variants:
@@ -89,7 +91,8 @@ def _shipped_folders() -> list[Path]:
     return [package / "recipes", package.parent / "recipes"]
 
 
-def _read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> Table:
+    """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """The stages in order: what each reads, runs and writes. Read this first.
 
-    corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst
+    corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst -> 5 train-diar
 
 Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
 find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused. The second
@@ -23,6 +23,7 @@ from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.recipe import Recipe
 from sortk.records import RunJobs, Session
+from sortk.training.options import TrainDiarOptions
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,25 @@ def sst(run: StageRun) -> None:
     write_json(run.out / "summary.json", summaries)
 
 
+def train_diar(run: StageRun) -> None:
+    """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
+    from sortk.formats import manifest, sources
+    from sortk.prepare.simulate import read_speakers
+    from sortk.training.train_diar import TrainingData, choose_device, train_diarizer
+
+    windows = run.inputs["clean"] / "diar"
+    train_speakers = {
+        source.speaker for source in sources.read(run.inputs["prepare"] / "sources.jsonl") if source.split == "train"
+    }
+    data = TrainingData(
+        manifest.read(windows / "train.jsonl"),
+        manifest.read(windows / "valid.jsonl"),
+        [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in train_speakers],
+        run.recipe.simulate,
+    )
+    train_diarizer(data, run.recipe.train_diar, run.recipe.seed, run.out, choose_device())
+
+
 def _sets_of(*folders: Path) -> dict[str, list[Session]]:
     """The sessions of the manifests <split>.jsonl in the folders, by split."""
     from sortk.formats import manifest
@@ -106,6 +126,8 @@ STAGES = (
     Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean),
     Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
     Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
+    # Conversations on the fly have the ratios of the simulate table.
+    Stage(5, "train-diar", tables=("train_diar", "simulate"), reads=("prepare", "simulate", "clean"), run=train_diar),
 )
 
 
@@ -212,6 +234,35 @@ def sst_file(seglst: Path, options: SstOptions, out: Path, run_jobs: RunJobs) ->
     from sortk.prepare.sst import write_sst
 
     log.info("%s -> %s", write_sst(seglst, out, options, run_jobs), out)
+
+
+def train_diar_folder(
+    train: Path,
+    valid: Path,
+    sources_path: Path | None,
+    options: TrainDiarOptions,
+    init: Path | None,
+    seed: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """`sortk train-diar`."""
+    from sortk.formats import manifest, sources
+    from sortk.prepare.simulate import index_sources
+    from sortk.training.checkpoint import load_model
+    from sortk.training.train_diar import TrainingData, choose_device, train_diarizer
+
+    def work(partial: Path) -> None:
+        simulate = SimulateOptions()
+        found = sources.read(sources_path) if sources_path else []
+        speakers = index_sources(found, partial, simulate.sample_rate, map)
+        data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
+        initial = load_model(init)[0] if init else None
+        train_diarizer(data, options, seed, partial, choose_device(), initial)
+
+    settings = {"seed": seed, "init": init and str(init)} | dataclasses.asdict(options)
+    inputs = {str(path): hash_file(path) for path in (train, valid, sources_path) if path}
+    build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), work, force)
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

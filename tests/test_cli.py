@@ -166,6 +166,31 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
     )
 
 
+def test_training_from_manifests(voices: Path, tmp_path: Path) -> None:
+    simulate(voices, tmp_path / "sim")
+    sessions = tmp_path / "sim" / "manifest.jsonl"
+    (tmp_path / "train.toml").write_text(
+        'size = "tiny"\nphases = [{loop = {steps = 2, warmup_steps = 1, batch_seconds = 18, validate_every = 2}}]\n',
+        encoding="utf-8",
+    )
+    command = (
+        "train-diar",
+        "--train",
+        sessions,
+        "--valid",
+        sessions,
+        "--out",
+        tmp_path / "diar",
+        "--config",
+        tmp_path / "train.toml",
+    )
+    result = sortk(*command)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "diar" / "model" / "config.json").is_file()
+    assert "done already" in sortk(*command).stderr
+    assert "must be one of tiny, small, base" in failed(sortk(*command, "--set", "size=huge", "--force"))
+
+
 def test_convert_and_validate(tmp_path: Path) -> None:
     (tmp_path / "ref.rttm").write_text("SPEAKER a 1 0.5 1.25 <NA> <NA> bob <NA> <NA>\n", encoding="utf-8")
     assert sortk("convert", tmp_path / "ref.rttm", tmp_path / "ref.json", "--to", "seglst").exit_code == 0
@@ -182,15 +207,15 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
     assert result.exit_code == 0, result.output
-    assert sortk("run", *common).stderr.count("done already, skipped") == 5
-    assert sortk("status", *common).stdout.count(" done ") == 5
+    assert sortk("run", *common).stderr.count("done already, skipped") == 6
+    assert sortk("status", *common).stdout.count(" done ") == 6
     for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
         assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 10 <= sample.duration <= 20
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
     assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
     assert sortk("stage", 1, *changed, "--force").exit_code == 0
-    assert sortk("status", *changed).stdout.count(" stale ") == 3 and "its input 01-simulate changed" in failed(
+    assert sortk("status", *changed).stdout.count(" stale ") == 4 and "its input 01-simulate changed" in failed(
         sortk("stage", 2, *changed)
     )
     for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):

@@ -240,6 +240,12 @@ def index_sources(sources: Iterable[Source], out: Path, sample_rate: int, run_jo
     return found
 
 
+def read_speakers(folder: Path) -> list[SpeakerIndex]:
+    """The speakers that `index_sources` found, of a finished folder."""
+    found = (summarize_index(path) for path in sorted((folder / "pieces").glob("*.json")))
+    return [speaker for speaker in found if speaker is not None]
+
+
 def _index_once(sample_rate: int, job: tuple[Sequence[Source], Path]) -> SpeakerIndex | None:
     sources, path = job
     return summarize_index(path) if path.exists() else index_speaker(sources, path, sample_rate)

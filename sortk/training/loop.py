@@ -61,7 +61,7 @@ class Task(Protocol):
         """Scores on held-out data; `score` among them decides what is best (lower is better)."""
 
 
-class TrainingStopped(Exception):  # noqa: N818 - nothing went wrong
+class TrainingStopped(KeyboardInterrupt):
     """Somebody asked the run to stop; its checkpoint is written."""
 
 

@@ -84,6 +84,11 @@ def build_diarizer(options: TrainDiarOptions) -> tuple[Sortformer | Eend, dict[s
     return Eend(baseline), {"model": options.model, "options": baseline.to_json()}
 
 
+def choose_device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def count_parameters(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
