@@ -29,7 +29,7 @@ SECONDS_PER_WORD = 0.35  # counts words where a piece has no transcript
 PAUSE_IN_TURN_MS = (20, 120)  # between two pieces of one turn; short, so that the turn stays one segment
 SHARE_STD, MIN_SHARE = 0.11, 0.05  # speaker dominance ~ N(1/S, .11), at least 5 %
 BACKCHANNEL_MS = 1500  # a longer turn takes the floor
-BACKCHANNEL_SHARE = 0.4  # of the overlap; the other part is early starts, whose lengths can be solved for
+BACKCHANNEL_SHARE = 0.5  # of the overlap; the other part is early starts, whose lengths can be solved for
 MEAN_OVERLAP_MS = 700  # of an early start; how many there are follows from it
 MIN_PAUSE_MS = 200  # between two turns of the same speaker
 TURN_LENGTH_SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # shorter turns, hence more changes, where overlap does not fit
@@ -70,7 +70,7 @@ def plan_turns(
     """A conversation of the `cast` that reaches the two ratios in `length_ms`; turns in the order of their starts."""
     if len(cast) == 1:
         overlap = 0.0
-    speech_ms = round((1 - silence) * (1 + overlap) * length_ms)
+    speech_ms = max(1, round((1 - silence) * (1 + overlap) * length_ms))
     for length_scale in TURN_LENGTH_SCALES:
         turns = _draw_turns(cast, speech_ms, turn_change, length_scale, rng)
         turns = _fill_up(turns, cast, speech_ms, round((1 + overlap) * length_ms), rng)
@@ -111,6 +111,9 @@ def _draw_turns(cast: Cast, speech_ms: int, turn_change: float, length_scale: fl
         if shortest[speaker].duration_ms <= left_ms:
             turns.append(Turn(speaker, (shortest[speaker],), (0,)))
             left_ms -= shortest[speaker].duration_ms
+    if not turns:  # hardly any speech is wanted, but somebody has to speak
+        speaker = min(cast, key=lambda name: shortest[name].duration_ms)
+        turns.append(Turn(speaker, (shortest[speaker],), (0,)))
     return turns
 
 
@@ -234,24 +237,21 @@ def _place(floors: Sequence[_Floor], length_ms: int, rng: Random) -> list[Placed
 
 
 def _choose_backchannels(turns: Sequence[Turn], limit_ms: int, longest_ms: int, rng: Random) -> list[_Floor]:
-    """Takes short turns, in random order, into the turn before them until they sum to the limit."""
-    short = [index for index in range(1, len(turns)) if turns[index].duration_ms <= longest_ms]
-    rng.shuffle(short)
-    chosen: set[int] = set()
-    for index in short:
-        if turns[index].duration_ms <= limit_ms:
-            chosen.add(index)
-            limit_ms -= turns[index].duration_ms
+    """Takes short turns, here and there, into the turn that holds the floor, until they sum to the limit."""
+    short_ms = sum(turn.duration_ms for turn in turns[1:] if turn.duration_ms <= longest_ms)
+    share = limit_ms / short_ms if short_ms else 0.0  # so that they are spread over the session
     floors: list[_Floor] = []
-    for index, turn in enumerate(turns):
+    for turn in turns:
         floor = floors[-1] if floors else None
         if (
             floor is not None
-            and index in chosen
+            and turn.duration_ms <= min(longest_ms, limit_ms)
             and turn.speaker != floor.turn.speaker
             and floor.inside_ms + turn.duration_ms <= 2 * floor.turn.duration_ms // 3
+            and rng.random() < 2 * share  # about every second one has no room
         ):
             floor.inside.append(turn)
+            limit_ms -= turn.duration_ms
         else:
             floors.append(_Floor(turn, []))
     return floors

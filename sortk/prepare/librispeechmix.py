@@ -6,15 +6,19 @@ The evaluation mixtures follow the official lists to the sample; the training ki
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from sortk.formats import audio
+from sortk.formats.files import FormatError
 from sortk.formats.mixlist import Delayed, Mixture
 from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
 from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Source
 
 SAMPLE_RATE = 16000
+MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more is another recording
 MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mixture
 
 
@@ -30,7 +34,9 @@ class ListedMixtures:
 
     def plan(self, index: int) -> Plan:
         mixture = self.mixtures[index]
-        return plan_mixture(mixture, [find_audio(self.librispeech, part.wav) for part in mixture.utterances])
+        paths = [find_audio(self.librispeech, utterance.wav) for utterance in mixture.utterances]
+        utterances = tuple(map(_with_true_duration, mixture.utterances, paths))
+        return plan_mixture(replace(mixture, utterances=utterances), paths)
 
     def render(self, plan: Plan) -> Int16:
         return render(plan, self._audio)
@@ -102,6 +108,16 @@ def _whole_utterance(utterance: Delayed, audio_path: Path, offset: float, names:
     words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
     piece = PlannedPiece(audio_path, offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
     return PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,))
+
+
+def _with_true_duration(utterance: Delayed, path: Path) -> Delayed:
+    """The length that the audio has, if it is there: the lists round theirs."""
+    if not path.exists():
+        return utterance
+    seconds = audio.info(path).seconds
+    if abs(seconds - utterance.duration) > MAX_DEVIATION_SECONDS:
+        raise FormatError(path, None, f"is {seconds:.3f} s long, but the list says {utterance.duration:.3f} s")
+    return replace(utterance, duration=seconds)
 
 
 def find_audio(librispeech: Path, wav: str) -> Path:

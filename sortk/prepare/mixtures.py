@@ -60,7 +60,7 @@ def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJ
     summary = SetSummary()
 
     def sessions() -> Iterator[Session]:
-        for session, activity in run_jobs(partial(_make_session, mixer, manifest_path.parent), range(n_sessions)):
+        for session, activity in run_jobs(partial(_simulate_session, mixer, manifest_path.parent), range(n_sessions)):
             summary.add(activity)
             yield session
 
@@ -68,7 +68,7 @@ def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJ
     return summary
 
 
-def _make_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
+def _simulate_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
     paths = SessionPaths(folder, mixer.session_id(index))
     if paths.plan.exists():
         plan = plan_from_json(json.loads(paths.plan.read_text(encoding="utf-8")), paths.plan)

@@ -173,12 +173,14 @@ def _shift_into(word: Word, piece_start: float, piece_seconds: float) -> Word:
 def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
     """Words with known times, apart where the pause between two is long."""
     groups: list[list[Word]] = []
+    end = -math.inf
     for word in words:
-        if groups and word.start - groups[-1][-1].end < SPLIT_PAUSE_SECONDS:
+        if groups and word.start - end < SPLIT_PAUSE_SECONDS:
             groups[-1].append(word)
         else:
             groups.append([word])
-    return [((group[0].start, group[-1].end), group) for group in groups]
+        end = max(end, word.end)
+    return [((group[0].start, max(word.end for word in group)), group) for group in groups]
 
 
 def _speech_by_energy(
@@ -209,28 +211,26 @@ def _speech_by_energy(
 
 
 def _lay_words(words: Sequence[str], intervals: Sequence[Interval]) -> list[tuple[Interval, list[Word]]]:
-    """Approximate times for words that have none: spread over the speech by syllables, each word in one interval."""
-    if not words:
+    """Approximate times for words that have none: each word in one stretch of speech, none in a pause.
+
+    A stretch without a word would be speech without a transcript: it takes one from a neighbour that has several, and
+    is left out if none has.
+    """
+    if not words or not intervals:
         return [(interval, []) for interval in intervals]
-    groups: list[tuple[Interval, list[Word]]] = [(interval, []) for interval in intervals]
-    # On a clock that stands still during pauses, speech is one stretch of `elapsed` seconds.
-    lengths = np.array([end - start for start, end in intervals])
-    elapsed_at = np.concatenate(([0.0], np.cumsum(lengths)))
-    for word in approximate_word_times(words, 0.0, float(elapsed_at[-1])) if intervals else []:
+    # On a clock that stands still during pauses, speech is one stretch; a word goes where its middle falls.
+    elapsed_at = np.cumsum([0.0, *(end - start for start, end in intervals)])
+    texts: list[list[str]] = [[] for _ in intervals]
+    for word in approximate_word_times(words, 0.0, float(elapsed_at[-1])):
         middle = (word.start + word.end) / 2
-        index = min(int(np.searchsorted(elapsed_at, middle, side="right")) - 1, len(intervals) - 1)
-        (start, end), inside = groups[index]
-        offset = start - elapsed_at[index]
-        inside.append(Word(word.text, max(start, float(word.start + offset)), min(end, float(word.end + offset))))
-    return _join_wordless(groups)
-
-
-def _join_wordless(groups: list[tuple[Interval, list[Word]]]) -> list[tuple[Interval, list[Word]]]:
-    """A transcribed utterance has no wordless pieces: such a stretch is part of the word before (or after) it."""
-    joined: list[tuple[Interval, list[Word]]] = []
-    for interval, words in groups:
-        if joined and (not words or not joined[-1][1]):
-            joined[-1] = ((joined[-1][0][0], interval[1]), joined[-1][1] + words)
-        else:
-            joined.append((interval, words))
-    return joined
+        texts[min(int(np.searchsorted(elapsed_at, middle, side="right")) - 1, len(intervals) - 1)].append(word.text)
+    for index, text in enumerate(texts):
+        if not text and index > 0 and len(texts[index - 1]) > 1:
+            text.append(texts[index - 1].pop())
+        elif not text and index + 1 < len(texts) and len(texts[index + 1]) > 1:
+            text.append(texts[index + 1].pop(0))
+    return [
+        (interval, approximate_word_times(text, *interval))
+        for interval, text in zip(intervals, texts, strict=True)
+        if text
+    ]

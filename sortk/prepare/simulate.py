@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns of natural length
 QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
+MAX_HOURS = 1e6
+ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
 SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have thousands
 
 
@@ -43,7 +45,7 @@ SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have th
 class SimulateOptions:
     """Settings of simulated conversations; the defaults are the paper's."""
 
-    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split
+    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split; 0 leaves it out
     min_speakers: int = 2  # in a session, uniformly up to ...
     max_speakers: int = 4
     overlap: float = 0.12  # time with two speakers / time with at least one, mean over sessions
@@ -61,7 +63,8 @@ class SimulateOptions:
 
     def __post_init__(self) -> None:
         for hours in self.hours.values():
-            _require(hours > 0, f"hours must be more than 0, not {hours:g}")
+            _require(0 <= hours <= MAX_HOURS, f"hours must be from 0 (none) to {MAX_HOURS:g}, not {hours:g}")
+        _require(any(self.hours.values()), "hours must be more than 0 for one split at least")
         _require(
             1 <= self.min_speakers <= self.max_speakers,
             f"speakers must be a range such as 2-4, not {self.min_speakers}-{self.max_speakers}",
@@ -124,8 +127,11 @@ class Simulator:
     """Plans and renders the sessions of a set, by number and in any order."""
 
     def __init__(self, speakers: Sequence[SpeakerIndex], options: SimulateOptions, seed: int, set_name: str) -> None:
-        longest_ms = self._speech_ms(options)
-        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= longest_ms]
+        share_ms = 1000 * options.seconds * (1 - options.silence) / options.max_speakers
+        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= share_ms]
+        if len(self.speakers) < len(speakers):
+            n_left_out = len(speakers) - len(self.speakers)
+            log.warning("%s: %d speakers are left out, who say nothing short enough", set_name, n_left_out)
         if len(self.speakers) < options.max_speakers:
             raise ValueError(
                 f"sessions of up to {options.max_speakers} speakers need as many different ones, but the sources of "
@@ -160,7 +166,7 @@ class Simulator:
                 PlannedSpeaker(name, self._gain(energies[name], rng), self._pick(self.rirs, rng)) for name in heard
             ),
             turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
-            noise=self._pick(self.noises, rng),
+            noise=self._pick_noise(rng),
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
         )
 
@@ -172,19 +178,23 @@ class Simulator:
         if speaker.path not in self._pieces:
             if len(self._pieces) >= SPEAKERS_IN_MEMORY:
                 self._pieces.pop(next(iter(self._pieces)))
-            longest_ms = self._speech_ms(self.options)
+            # At most half of a session's speech, so that there is somebody to talk to.
+            longest_ms = 1000 * self.options.seconds * (1 - self.options.silence) / min(2, self.options.max_speakers)
             fitting = [[p for p in pieces if p.duration_ms <= longest_ms] for pieces in read_index(speaker.path)]
             self._pieces[speaker.path] = [pieces for pieces in fitting if pieces]
         return self._pieces[speaker.path]
 
-    @staticmethod
-    def _speech_ms(options: SimulateOptions) -> int:
-        """The longest piece that a session can hold."""
-        return round(1000 * options.seconds * (1 - options.silence) / options.max_speakers)
-
     def _gain(self, energy: float, rng: Random) -> float:
         spread_db = rng.uniform(-self.options.level_spread_db, self.options.level_spread_db)
         return round(10 ** ((self.options.level_db + spread_db) / 20) / math.sqrt(energy), 6)
+
+    def _pick_noise(self, rng: Random) -> Clip | None:
+        """Some noise; of a long recording, some part."""
+        clip = self._pick(self.noises, rng)
+        if clip is None or clip.duration <= self.options.seconds:
+            return clip
+        start = clip.start + rng.uniform(0.0, clip.duration - self.options.seconds)
+        return Clip(clip.audio_path, round(start, 3), self.options.seconds)
 
     @staticmethod
     def _pick(clips: Sequence[Clip], rng: Random) -> Clip | None:
@@ -221,6 +231,10 @@ def simulate_set(
     n_sessions = max(1, round(3600 * hours / options.seconds))
     summary = write_set(simulator, n_sessions, manifest_path, run_jobs)
     log.info("%s: %s (targets %.3f, %.3f)", manifest_path.name, summary, options.overlap, options.silence)
+    reached = summary.to_json()
+    for name in ("overlap", "silence"):
+        if n_sessions >= ENOUGH_SESSIONS and abs(reached[name] - getattr(options, name)) > 0.01:
+            log.warning("%s: these sources did not allow the %s that was asked for", manifest_path.name, name)
     return summary
 
 
@@ -230,7 +244,7 @@ def index_sources(sources: Iterable[Source], out: Path, sample_rate: int, run_jo
     for source in sources:
         by_speaker.setdefault(source.speaker, []).append(source)
     jobs = [(by_speaker[name], out / "pieces" / f"{n:05d}.json") for n, name in enumerate(sorted(by_speaker))]
-    indexed = run_jobs(partial(_index_once, sample_rate), jobs)
+    indexed = run_jobs(partial(_find_speech, sample_rate), jobs)
     found = []
     for name, speaker in zip(sorted(by_speaker), indexed, strict=True):
         if speaker is None:
@@ -246,7 +260,7 @@ def read_speakers(folder: Path) -> list[SpeakerIndex]:
     return [speaker for speaker in found if speaker is not None]
 
 
-def _index_once(sample_rate: int, job: tuple[Sequence[Source], Path]) -> SpeakerIndex | None:
+def _find_speech(sample_rate: int, job: tuple[Sequence[Source], Path]) -> SpeakerIndex | None:
     sources, path = job
     return summarize_index(path) if path.exists() else index_speaker(sources, path, sample_rate)
 
@@ -255,7 +269,7 @@ def simulate_splits(
     sources: Iterable[Source], options: SimulateOptions, seed: int, out: Path, run_jobs: RunJobs
 ) -> dict[str, SetSummary]:
     """One set for each split that `options.hours` names, from the speakers of that split only."""
-    sources = [source for source in sources if source.split in options.hours]
+    sources = [source for source in sources if options.hours.get(source.split)]
     split_of: dict[str, str] = {}
     for source in sources:
         if split_of.setdefault(source.speaker, source.split) != source.split:
@@ -265,6 +279,8 @@ def simulate_splits(
     speakers = index_sources(sources, out, options.sample_rate, run_jobs)
     summaries = {}
     for split, hours in options.hours.items():
+        if hours == 0:
+            continue
         of_split = [speaker for speaker in speakers if split_of[speaker.speaker] == split]
         summaries[split] = simulate_set(of_split, options, seed, split, hours, out / f"{split}.jsonl", run_jobs)
     return summaries

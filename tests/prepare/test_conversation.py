@@ -46,7 +46,7 @@ def test_a_session_reaches_its_targets(n_speakers: int, overlap: float, silence:
     n_speakers=st.integers(1, 6),
     length_ms=st.integers(3000, 120_000),
     overlap=st.floats(0, 0.35),
-    silence=st.floats(0, 0.8),
+    silence=st.floats(0, 0.999),
 )
 def test_nobody_overlaps_himself_and_nothing_leaves_the_session(
     seed: int, n_speakers: int, length_ms: int, overlap: float, silence: float

@@ -27,7 +27,7 @@ def test_three_wavs_are_summed_with_the_listed_delays(tmp_path: Path) -> None:
         soundfile.write(tmp_path / name, wav, 16000, subtype="PCM_16")
     line = {
         "id": "dev-3mix/dev-3mix-0000", "mixed_wav": "x.wav", "wavs": names, "delays": delays,
-        "durations": [1.0, 1.5, 0.5], "speakers": ["0", "1", "2"], "texts": ["A B", "C D E", "F"],
+        "durations": [1.0, 1.4995, 0.5], "speakers": ["0", "1", "2"], "texts": ["A B", "C D E", "F"],
     }  # fmt: skip
     (tmp_path / "list.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
     mixer = ListedMixtures(mixlist.read(tmp_path / "list.jsonl"), tmp_path)
@@ -40,6 +40,9 @@ def test_three_wavs_are_summed_with_the_listed_delays(tmp_path: Path) -> None:
     assert np.array_equal((audio.read(session.audio_path) * 32768).astype(np.int16), expected)
     assert session.session_id == "dev-3mix-0000" and session.rttm_path
     assert [segment.speaker for segment in rttm.read(session.rttm_path)] == ["0", "1", "2"]
+    (tmp_path / "list.jsonl").write_text(json.dumps(line | {"durations": [1.0, 2.0, 0.5]}) + "\n", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"1-1-0000.wav: is 1.500 s long, but the list says 2.000 s"):
+        ListedMixtures(mixlist.read(tmp_path / "list.jsonl"), tmp_path).plan(0)
 
 
 @pytest.mark.skipif(not LISTS, reason="the shared data is not beside this checkout")

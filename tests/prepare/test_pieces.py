@@ -37,7 +37,7 @@ def test_unknown_words_are_trimmed_and_cut_by_energy(tmp_path: Path, limits: tup
     samples = np.concatenate([SILENCE, tone(1.0), SILENCE[:8000], tone(1.0), SILENCE])
     audio.write_flac(tmp_path / "a.flac", samples)
     source = Source("u", tmp_path / "a.flac", 0.0, 4.5, "s", "hi there you", (), *limits)
-    # one syllable each over two seconds of speech: the middle of the second word falls on the second piece
+    # three words over two seconds of speech: the middle of the second falls on the second piece
     assert index(tmp_path, source) == [[(1.0, 1000, ["hi"]), (2.5, 1000, ["there", "you"])]]
 
 
@@ -46,10 +46,21 @@ def test_short_pauses_stay_inside_a_piece(tmp_path: Path) -> None:
     assert index(tmp_path, Source("u", tmp_path / "a.flac", 0.0, 1.2, "s", "x")) == [[(0.0, 1200, ["x"])]]
 
 
-def test_a_piece_without_words_joins_its_neighbour(tmp_path: Path) -> None:
+def test_a_stretch_without_a_word_takes_one_or_is_left_out(tmp_path: Path) -> None:
     samples = np.concatenate([tone(0.2), SILENCE[:8000], tone(3.0)])
     audio.write_flac(tmp_path / "a.flac", samples)
-    assert index(tmp_path, Source("u", tmp_path / "a.flac", 0.0, 3.7, "s", "alone")) == [[(0.0, 3700, ["alone"])]]
+    alone = Source("u", tmp_path / "a.flac", 0.0, 3.7, "s", "alone")
+    assert index(tmp_path, alone) == [[(0.7, 3000, ["alone"])]]
+    two = replace(alone, text="all alone")
+    assert index(tmp_path, two) == [[(0.0, 200, ["all"]), (0.7, 3000, ["alone"])]]
+
+
+def test_words_that_overlap_end_with_the_latest(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(4.0))
+    words = (Word("a", 0.1, 2.9), Word("b", 0.5, 0.7), Word("c", 1.5, 1.7))
+    assert index(tmp_path, Source("u", tmp_path / "a.flac", 0.0, 3.0, "s", "a b c", words)) == [
+        [(0.1, 2800, ["a", "b", "c"])]
+    ]
 
 
 def test_silence_has_no_pieces(tmp_path: Path) -> None:
