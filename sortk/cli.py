@@ -73,6 +73,9 @@ def _with_verbosity(command: Command) -> Command:
         console = logging.StreamHandler()  # standard error: standard output is for results
         console.setLevel(level)
         console.setFormatter(logging.Formatter("%(message)s"))
+        logging.raiseExceptions = False  # a log that cannot be written is no reason for a traceback
+        if quiet:
+            os.environ["TQDM_DISABLE"] = "1"
         root = logging.getLogger("sortk")
         root.handlers, root.propagate = [console], False
         root.setLevel(min(level, logging.INFO))
@@ -102,6 +105,14 @@ SETTINGS = click.option(
 )
 SEED = click.option("--seed", type=int, default=0, show_default=True, help="All random choices follow from it.")
 OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
+LANGUAGE = _with_options(
+    click.option("--lang", help="Language of the transcripts, as pyphen names it.  [default: en_US]"),
+    click.option(
+        "--rule",
+        type=click.Choice(["sounds", "syllables", "hyphenation", "letters"]),
+        help="What makes a word long; the same for clean and timestamps.  [default: sounds]",
+    ),
+)
 RECIPE = _with_options(
     click.option("--recipe", required=True, metavar="NAME|PATH", help="A shipped recipe, or a recipe.toml."),
     click.option("--exp", type=FILE, help="Where the stages' folders are.  [default: exp/<recipe>]"),
@@ -143,7 +154,9 @@ def run(first: int, last: int | None, **common: Any) -> None:
     from sortk.stages import STAGES, find_stage
 
     last = STAGES[-1].number if last is None else find_stage(last).number
-    chosen = [stage for stage in STAGES if find_stage(first).number <= stage.number <= last]
+    if find_stage(first).number > last:
+        raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
+    chosen = [stage for stage in STAGES if first <= stage.number <= last]
     _run_stages(chosen, redo_done=False, **common)
 
 
@@ -278,6 +291,9 @@ def simulate(
     from sortk.stages import mix_listed_folder, plot_sessions, simulate_folder
 
     run_jobs = choose_cluster(cluster, nj)
+    by_list = (mixtures, librispeech)
+    if any(by_list) and (not all(by_list) or sources or hours is not None or overrides or _given(given)):
+        raise click.UsageError("--mixtures and --librispeech go together, and with no settings of simulated sessions")
     if mixtures is not None and librispeech is not None:
         mix_listed_folder(mixtures, librispeech, out, run_jobs, force)
     elif sources is None or hours is None:
@@ -318,7 +334,7 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
 @click.option("--sad", type=click.Choice(["silero", "none"]), help="What refines boundaries.  [default: silero]")
 @click.option("--diarizer", help="A trained model whose posteriors refine boundaries too.")
 @click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
-@click.option("--lang", help="Language of the transcripts, as pyphen names it.  [default: en_US]")
+@LANGUAGE
 @SETTINGS
 @JOBS
 @FORCE
@@ -330,6 +346,7 @@ def clean(
     diarizer: str | None,
     probs: Path | None,
     lang: str | None,
+    rule: str | None,
     overrides: Sequence[str],
     nj: int,
     cluster: str,
@@ -351,21 +368,18 @@ def clean(
             "--diarizer: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR"
         )
     options = _options(CleanOptions, overrides, **_given({"sad": sad}))
-    words = TimestampOptions(**_given({"lang": lang}))
+    words = _options(TimestampOptions, [], **_given({"lang": lang, "rule": rule}))
     clean_folder(manifest_path, options, words, probs, out, choose_cluster(cluster, nj), force)
 
 
 @main.command()
 @click.option("--seglst", type=FILE, required=True, help="Transcripts: a SegLST file, or a folder of them.")
 @OUT
-@click.option("--lang", help="Their language, as pyphen names it.  [default: en_US]")
-@SETTINGS
+@LANGUAGE
 @JOBS
 @FORCE
 @_with_verbosity
-def timestamps(
-    seglst: Path, out: Path, lang: str | None, overrides: Sequence[str], nj: int, cluster: str, force: bool
-) -> None:
+def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: int, cluster: str, force: bool) -> None:
     """Stage 3: give words approximate times, from the times of their segments.
 
     Writes OUT/<session>.json, one entry per word.
@@ -376,29 +390,40 @@ def timestamps(
     from sortk.prepare.timestamps import TimestampOptions
     from sortk.stages import timestamps_folder
 
-    options = _options(TimestampOptions, overrides, **_given({"lang": lang}))
+    options = _options(TimestampOptions, [], **_given({"lang": lang, "rule": rule}))
     timestamps_folder(seglst, options, out, choose_cluster(cluster, nj), force)
 
 
 @main.command()
 @click.option("--seglst", type=FILE, required=True, help="Words: a SegLST file, or a folder of them.")
+@click.option("--manifest", "manifest_path", type=FILE, help="Samples of these recordings (asr/ of clean).")
 @click.option("--out", type=FILE, required=True, help="The file to write.")
 @click.option("--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="[default: word]")
 @SETTINGS
 @JOBS
 @_with_verbosity
-def sst(seglst: Path, out: Path, level: str | None, overrides: Sequence[str], nj: int, cluster: str) -> None:
+def sst(
+    seglst: Path,
+    manifest_path: Path | None,
+    out: Path,
+    level: str | None,
+    overrides: Sequence[str],
+    nj: int,
+    cluster: str,
+) -> None:
     """Stage 4: build sorted serialized transcripts.
 
-    Writes lines {"session_id", "text"}; `<spk0>` is who speaks first.
+    Writes lines {"session_id", "text"}; `<spk0>` is who speaks first. With --manifest, the lines of that manifest with
+    their text: of each sample, `<spk0>` is who speaks first in it.
 
-    Example: sortk sst --seglst data/ami-words --out data/ami-sst.jsonl --level word
+    Example: sortk sst --seglst data/ami-words --manifest data/ami-clean/asr/manifest.jsonl --out data/ami-sst.jsonl
     """
     from sortk.cluster import choose_cluster
     from sortk.prepare.sst import SstOptions
     from sortk.stages import sst_file
 
-    sst_file(seglst, _options(SstOptions, overrides, **_given({"level": level})), out, choose_cluster(cluster, nj))
+    options = _options(SstOptions, overrides, **_given({"level": level}))
+    sst_file(seglst, manifest_path, options, out, choose_cluster(cluster, nj))
 
 
 @main.command("train-diar")
@@ -471,6 +496,8 @@ def validate(files: Sequence[Path]) -> None:
     for path in files:
         try:
             click.echo(f"{path}: {validate_file(path)}")
+        except BrokenPipeError:
+            raise
         except (ValueError, OSError) as error:
             click.echo(f"sortk: {_sentence(error)}", err=True)
             faulty += 1

@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import logging
 import multiprocessing
-import os
 import pickle
 import signal
 import sys
@@ -98,7 +97,7 @@ def _title(work: Callable[..., Any]) -> str:
 
 def _show_progress(results: Iterable[Result], total: int, title: str) -> Iterator[Result]:
     """A bar on a terminal, a plain line now and then elsewhere."""
-    if sys.stderr.isatty() and log.isEnabledFor(logging.INFO):
+    if sys.stderr.isatty():
         yield from tqdm(results, total=total, desc=title, dynamic_ncols=True, leave=False)
         return
     last_line = time.monotonic()
@@ -107,8 +106,3 @@ def _show_progress(results: Iterable[Result], total: int, title: str) -> Iterato
         if time.monotonic() - last_line > SECONDS_BETWEEN_LOG_LINES:
             log.info("%s: %d of %d", title, count, total)
             last_line = time.monotonic()
-
-
-def cores_here() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,7 +11,6 @@ the settings and the keys of the inputs:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -20,14 +19,15 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from sortk import __version__
-from sortk.formats.files import atomic_text
+from sortk.formats.files import atomic_text, relative_within
+from sortk.locks import find_writer, hold_for_writing
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,13 @@ class Folder:
 
     @property
     def started(self) -> Path:
-        """What the partial folder is a part of: the same content that done.json will have."""
-        return self.partial / "started.json"
+        """What the partial folder is a part of: the content that its marker will have."""
+        return self.partial / ".started.json"
+
+    @property
+    def failed(self) -> Path:
+        """Is there when a run ended with an error, not by a kill: nobody misses what such a run has made."""
+        return self.partial / "log" / "failed"
 
     @property
     def usage(self) -> Path:
@@ -106,6 +111,7 @@ class Identity:
         ]
         inputs_then = marker.get("inputs", {})
         changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
+        changed += [f"its input {name} is gone" for name in inputs_then if name not in self.inputs]
         return changed or ["it was made by another version of sortk"]
 
 
@@ -122,7 +128,7 @@ class Status:
 
 def inspect_folder(folder: Folder, identity: Identity) -> Status:
     """done / stale (why) / partial / missing; reads the markers only, so it is quick."""
-    holder = _lock_holder(folder)
+    holder = find_writer(folder.lock)
     done, started = _read_marker(folder.done), _read_marker(folder.started)
     if done is not None and done.get("key") == identity.key:
         usage = _read_marker(folder.usage) or {}
@@ -131,20 +137,23 @@ def inspect_folder(folder: Folder, identity: Identity) -> Status:
         return Status("partial", "goes on from where it stopped", holder=holder)
     if done is not None:
         return Status("stale", "; ".join(identity.changes_since(done)), holder=holder)
-    if started is not None:
+    if started is not None and not folder.failed.exists():
         return Status("stale", "unfinished, and " + "; ".join(identity.changes_since(started)), holder=holder)
     return Status("missing", holder=holder)
 
 
-def build_folder(folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False) -> bool:
+def build_folder(
+    folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False, root: Path | None = None
+) -> bool:
     """Fills the folder by `work(partial folder)` as the module's header promises; False if there was nothing to do.
 
     `work` may be called on a partial folder of an earlier, killed run with the same key, and then does only what is
-    missing there.
+    missing there. Files name each other by relative paths inside `root` (the folder itself by default), so that it can
+    be moved, and by absolute paths outside.
     """
     _check_is_ours(folder)
     folder.final.parent.mkdir(parents=True, exist_ok=True)
-    with _hold_lock(folder, identity.title):
+    with hold_for_writing(folder.lock, identity.title):
         _undo_interrupted_rename(folder)
         status = inspect_folder(folder, identity)
         if status.state == "done" and not force:
@@ -153,28 +162,33 @@ def build_folder(folder: Folder, identity: Identity, work: Callable[[Path], None
         if status.state == "stale" and not force:
             raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
         if status.state != "partial" or force:
-            shutil.rmtree(folder.partial, ignore_errors=True)
-        _remove_leftovers(folder.partial)
+            _remove(folder.partial)
+        _remove_leftovers(folder)
         write_json(folder.started, identity.marker())
-        began = time.monotonic()
-        try:
-            with _log_to(folder.partial / "log" / "stage.log"):
-                verb = "goes on" if status.state == "partial" else "starts"
-                log.info("%s: %s into %s", identity.title, verb, folder.final)
+        verb = "goes on" if status.state == "partial" else "starts"
+        with _note_failure(folder), _log_to(folder.partial / "log" / "stage.log"):
+            log.info("%s: %s into %s", identity.title, verb, folder.final)
+            began = time.monotonic()
+            with relative_within(root or folder.partial):
                 work(folder.partial)
-                seconds = time.monotonic() - began
-                log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
-        except BaseException:
-            _forget_if_empty(folder)
-            raise
-        _finish(folder, seconds)
+            _mark_done(folder, time.monotonic() - began)
+            log.info("%s: done in %.1f s: %s", identity.title, time.monotonic() - began, folder.final)
+        _give_final_name(folder)
     return True
 
 
-def _forget_if_empty(folder: Folder) -> None:
-    """A run that failed before it made anything leaves nothing behind."""
-    if {path.name for path in folder.partial.iterdir()} <= {folder.started.name, "log"}:
-        shutil.rmtree(folder.partial)
+@contextlib.contextmanager
+def _note_failure(folder: Folder) -> Iterator[None]:
+    """A run that failed before it made anything leaves nothing behind; another one a note that it failed."""
+    try:
+        yield
+    except BaseException as error:
+        if {path.name for path in folder.partial.iterdir()} <= {folder.started.name, "log"}:
+            _remove(folder.partial)
+        elif isinstance(error, Exception):
+            with contextlib.suppress(OSError):  # the disk may be full
+                folder.failed.touch()
+        raise
 
 
 def say_skipped(title: str, folder: Folder) -> None:
@@ -182,27 +196,34 @@ def say_skipped(title: str, folder: Folder) -> None:
     log.info("%s: done already, skipped: %s", title, folder.final)
 
 
-def _finish(folder: Folder, seconds: float) -> None:
-    """Marks the partial folder as done and gives it its final name."""
+def _mark_done(folder: Folder, seconds: float) -> None:
     usage = {"seconds": round(seconds, 3), "bytes": _size(folder.partial), "host": socket.gethostname()}
     write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
     folder.started.replace(folder.partial / folder.done.name)
+
+
+def _give_final_name(folder: Folder) -> None:
     if folder.final.exists():
-        shutil.rmtree(folder.replaced, ignore_errors=True)
+        _remove(folder.replaced)
         folder.final.rename(folder.replaced)
     folder.partial.rename(folder.final)
-    shutil.rmtree(folder.replaced, ignore_errors=True)
+    _remove(folder.replaced)
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def _undo_interrupted_rename(folder: Folder) -> None:
-    """A kill between the two renames of `_finish` leaves the new result complete under its partial name."""
+    """A kill between the two renames of `_give_final_name` leaves the new result complete under its partial name."""
     if (folder.partial / folder.done.name).exists():
         if folder.final.exists() and not folder.replaced.exists():
             folder.final.rename(folder.replaced)
         folder.partial.rename(folder.final)
     elif folder.replaced.exists() and not folder.final.exists():
         folder.replaced.rename(folder.final)
-    shutil.rmtree(folder.replaced, ignore_errors=True)
+    _remove(folder.replaced)
 
 
 def _check_is_ours(folder: Folder) -> None:
@@ -213,55 +234,10 @@ def _check_is_ours(folder: Folder) -> None:
         raise ValueError(f"{folder.final} exists and was not made by sortk (no done.json); choose another folder")
 
 
-def _remove_leftovers(partial: Path) -> None:
-    """Half-written temporary files of a killed run."""
-    for path in partial.rglob(".*.tmp"):
-        path.unlink()
-
-
-@contextlib.contextmanager
-def _hold_lock(folder: Folder, title: str) -> Iterator[None]:
-    # flock is released by the kernel when the process ends, however it ends: a lock can never be left behind.
-    with _open_locked(folder, title) as file:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        file.flush()
-        try:
-            yield
-        finally:
-            folder.lock.unlink(missing_ok=True)
-
-
-def _open_locked(folder: Folder, title: str) -> IO[str]:
-    while True:
-        file = folder.lock.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise ValueError(f"{title} is already being run by {_read_holder(folder)}; wait for it to end") from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), folder.lock.stat()):
-                return file
-        file.close()  # its last holder has removed it in the meantime
-
-
-def _lock_holder(folder: Folder) -> str:
-    """Who works on the folder right now; empty if nobody does."""
-    try:
-        with folder.lock.open("r", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read_holder(folder)
-    except FileNotFoundError:
-        return ""
-    return ""
-
-
-def _read_holder(folder: Folder) -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return folder.lock.read_text(encoding="utf-8") or "another process"
-    return "another process"
+def _remove_leftovers(folder: Folder) -> None:
+    """Half-written temporary files of a killed run, and the note of a failed one."""
+    for path in (*folder.partial.rglob(".*.tmp"), folder.failed):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -320,11 +296,21 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """A key of the file's content."""
+    """A key of a file's content; of a folder with recordings, of their names and sizes."""
+    if path.is_dir():
+        sizes = [
+            f"{file.relative_to(path)} {file.stat().st_size}" for file in sorted(path.rglob("*")) if file.is_file()
+        ]
+        return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:16]
     if not path.is_file():
         return "no such file"
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """One key of the contents of many files."""
+    return hashlib.sha256(" ".join(map(hash_file, paths)).encode()).hexdigest()[:16]
 
 
 def _size(folder: Path) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped
+from sortk.locks import hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
 
@@ -78,16 +80,14 @@ class Experiment:
     def status(self, stage: Stage) -> Status:
         return inspect_folder(self.folder(stage), self.identity(stage))
 
-    def check_inputs(self, stage: Stage) -> None:
-        """The stages that this one reads must be done, by the recipe as it is now."""
+    def missing_input(self, stage: Stage, made: Collection[Stage] = ()) -> str:
+        """Which stage must run first, and why; empty if the inputs are there, or will be `made` before."""
         for name in stage.reads:
-            needed = self._by_name[name]
-            status = self.status(needed)
-            if status.state != "done":
+            needed, status = self._by_name[name], self.status(self._by_name[name])
+            if status.state != "done" and needed not in made:
                 why = f" ({status.why})" if status.why else ""
-                raise ValueError(
-                    f"{stage.title} reads {needed.title}, which is {status.state}{why}; run stage {needed.number} first"
-                )
+                return f"{needed.title}, which is {status.state}{why}; run stage {needed.number} first"
+        return ""
 
     def dry_run(self, stages: Sequence[Stage], force: bool, redo_done: bool) -> Iterator[str]:
         """A line for each stage: what would be done, and why."""
@@ -95,6 +95,8 @@ class Experiment:
             status = self.status(stage)
             if status.state == "done" and not redo_done:
                 yield f"{stage.title}: would be skipped, it is done"
+            elif missing := self.missing_input(stage, stages):
+                yield f"{stage.title}: would be refused, for it reads {missing}"
             elif status.state == "stale" and not force:
                 yield f"{stage.title}: would be refused as stale ({status.why}); --force does it again"
             else:
@@ -106,10 +108,15 @@ class Experiment:
         if not force and self.status(stage).state == "done":
             say_skipped(stage.title, self.folder(stage))
             return False
-        self.check_inputs(stage)
-        inputs = {name: self.folder(self._by_name[name]).final for name in stage.reads}
+        if missing := self.missing_input(stage):
+            raise ValueError(f"{stage.title} reads {missing}")
+        folders = {name: self.folder(self._by_name[name]) for name in stage.reads}
+        inputs = {name: folder.final for name, folder in folders.items()}
 
         def work(out: Path) -> None:
             stage.run(StageRun(self.recipe, inputs, out, run_jobs))
 
-        return build_folder(self.folder(stage), self.identity(stage), work, force)
+        with contextlib.ExitStack() as reading:  # nobody may replace an input while it is being read
+            for name, folder in folders.items():
+                reading.enter_context(hold_for_reading(folder.lock, self._by_name[name].title))
+            return build_folder(self.folder(stage), self.identity(stage), work, force, self.root)

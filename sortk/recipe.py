@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import tomllib
 import types
 import typing
@@ -62,15 +62,16 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str |
         table = merge_tables(table, variants[variant])
     for override in overrides:
         table = merge_tables(table, parse_override(override))
-    name = path.parent.name if path.name == "recipe.toml" else path.stem
+    name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem
     return build_options(Recipe, {"name": name} | table, str(path))
 
 
 def find_recipe(name_or_path: str) -> Path:
     """The recipe.toml of a shipped recipe's name, of a folder, or a TOML file itself."""
     given = Path(name_or_path)
-    candidates = [shipped / name_or_path / "recipe.toml" for shipped in _shipped_folders()]
-    candidates += [given / "recipe.toml", given]
+    candidates = [given / "recipe.toml", given]
+    if name_or_path == given.name:  # not "./mini" or "."
+        candidates = [shipped / name_or_path / "recipe.toml" for shipped in _shipped_folders()] + candidates
     for path in candidates:
         if path.is_file():
             return path
@@ -155,7 +156,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return tuple(_convert(arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):
         return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and type(value) in (int, float) and math.isfinite(value):
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
     if hint in (int, str, bool) and type(value) is hint:
         return value

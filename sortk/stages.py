@@ -15,13 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
-from sortk.folders import Folder, Identity, build_folder, hash_file, write_json
+from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, write_json
 from sortk.pipeline import Stage, StageRun
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import SstOptions
+from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_sst
 from sortk.prepare.timestamps import TimestampOptions
-from sortk.recipe import Recipe
 from sortk.records import RunJobs, Session
 from sortk.training.options import TrainDiarOptions
 
@@ -60,25 +59,34 @@ def timestamps(run: StageRun) -> None:
     """Transcripts of stage 2 -> seglst/<recording>.json with one entry per word."""
     from sortk.prepare.timestamps import write_timestamps
 
-    summary = write_timestamps(run.inputs["clean"] / "seglst", run.out / "seglst", run.recipe.timestamps, run.run_jobs)
+    transcripts, words = run.inputs["clean"] / "seglst", run.out / "seglst"
+    summary = write_timestamps(transcripts, words, run.recipe.timestamps, run.run_jobs, allow_empty=True)
     log.info("%s", summary)
     write_json(run.out / "summary.json", summary.to_json())
 
 
 def sst(run: StageRun) -> None:
     """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript."""
-    from sortk.formats import manifest
-    from sortk.prepare.sst import serialize_sessions
-
     words = run.inputs["timestamps"] / "seglst"
     summaries = {}
     for path in sorted((run.inputs["clean"] / "asr").glob("*.jsonl")):
-        samples = [replace(s, seglst_path=words / s.seglst_path.name) for s in manifest.read(path) if s.seglst_path]
-        serialized, summary = serialize_sessions(samples, run.recipe.sst, run.run_jobs)
-        manifest.write(run.out / path.name, serialized)
-        log.info("%s: %s", path.name, summary)
+        summary = _serialize_manifest(path, words, run.recipe.sst, run.out / path.name, run.run_jobs)
         summaries[path.stem] = summary.to_json()
     write_json(run.out / "summary.json", summaries)
+
+
+def _serialize_manifest(
+    samples_path: Path, words: Path, options: SstOptions, out: Path, run_jobs: RunJobs
+) -> SstSummary:
+    """The samples of a manifest with their SST as text, from the words of their recordings."""
+    from sortk.formats import manifest
+
+    found = manifest.read(samples_path)
+    samples = [replace(sample, seglst_path=words / sample.seglst_path.name) for sample in found if sample.seglst_path]
+    serialized, summary = serialize_sessions(samples, options, run_jobs)
+    manifest.write(out, serialized)
+    log.info("%s: %s", out.name, summary)
+    return summary
 
 
 def train_diar(run: StageRun) -> None:
@@ -112,16 +120,28 @@ def _sets_of(*folders: Path) -> dict[str, list[Session]]:
     return sets
 
 
-def corpus_files(recipe: Recipe) -> list[Path]:
-    """A ready sources.jsonl may be edited by its owner; stage 0 is stale then."""
-    given = Path(recipe.prepare.corpus_dir)
+def ready_sources(options: PrepareOptions) -> list[Path]:
+    """A ready sources.jsonl, which its owner may edit: what was made from it is stale then."""
+    given = Path(options.corpus_dir)
     ready = given if given.suffix == ".jsonl" else given / "sources.jsonl"
-    return [ready] if recipe.prepare.corpus_dir and ready.is_file() else []
+    return [ready] if options.corpus_dir and ready.is_file() else []
+
+
+def clip_folders(options: SimulateOptions) -> list[Path]:
+    """Folders with noise and rooms; what is in them counts as a setting."""
+    return [Path(folder) for folder in (options.noise_dir, options.rir_dir) if folder]
 
 
 STAGES = (
-    Stage(0, "prepare", tables=("prepare",), reads=(), run=prepare, files=corpus_files),
-    Stage(1, "simulate", tables=("simulate",), reads=("prepare",), run=simulate),
+    Stage(0, "prepare", tables=("prepare",), reads=(), run=prepare, files=lambda recipe: ready_sources(recipe.prepare)),
+    Stage(
+        1,
+        "simulate",
+        tables=("simulate",),
+        reads=("prepare",),
+        run=simulate,
+        files=lambda recipe: clip_folders(recipe.simulate),
+    ),
     # Cutting between words needs their times, so stage 2 gives them as stage 3 will.
     Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean),
     Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
@@ -151,7 +171,8 @@ def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJ
         _prepare(options, partial, seed, run_jobs)
 
     settings = {"seed": seed} | dataclasses.asdict(options)
-    build_folder(Folder(out), Identity("sortk prepare", settings, {}), work, force)
+    inputs = {path.name: hash_file(path) for path in ready_sources(options)}
+    build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
 
 
 def simulate_folder(
@@ -175,7 +196,7 @@ def simulate_folder(
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"seed": seed, "split": split} | dataclasses.asdict(options)
-    inputs = {str(sources_path): hash_file(sources_path)}
+    inputs = {path.name: hash_file(path) for path in (sources_path, *clip_folders(options))}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -191,7 +212,7 @@ def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: R
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"librispeech": str(librispeech)}
-    inputs = {str(list_path): hash_file(list_path)}
+    inputs = {list_path.name: hash_file(list_path)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -212,7 +233,14 @@ def clean_folder(
         clean_sets({"manifest": manifest.read(manifest_path)}, options, words, partial, run_jobs, probs_dir)
 
     settings = dataclasses.asdict(options) | dataclasses.asdict(words) | {"probs": probs_dir and str(probs_dir)}
-    inputs = {str(manifest_path): hash_file(manifest_path)}
+    inputs = {manifest_path.name: hash_file(manifest_path)}
+    if manifest_path.is_file():
+        named = [
+            path for s in manifest.read(manifest_path) for path in (s.rttm_path, s.seglst_path, s.ctm_path, s.uem_path)
+        ]
+        inputs["files that it names"] = hash_files(sorted({path for path in named if path}))
+    if probs_dir:
+        inputs[probs_dir.name] = hash_file(probs_dir)
     build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
 
 
@@ -224,16 +252,17 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
     def work(partial: Path) -> None:
         log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
 
-    inputs = {str(path): hash_file(path) for path in files_in(seglst, ".json")}
+    inputs = {path.name: hash_file(path) for path in files_in(seglst, ".json")}
     folder = Folder(out, marker=".done.json")
     build_folder(folder, Identity("sortk timestamps", dataclasses.asdict(options), inputs), work, force)
 
 
-def sst_file(seglst: Path, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
+def sst_file(seglst: Path, manifest_path: Path | None, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
     """`sortk sst`."""
-    from sortk.prepare.sst import write_sst
-
-    log.info("%s -> %s", write_sst(seglst, out, options, run_jobs), out)
+    if manifest_path is not None:
+        _serialize_manifest(manifest_path, seglst, options, out, run_jobs)
+    else:
+        log.info("%s: %s", out.name, write_sst(seglst, out, options, run_jobs))
 
 
 def train_diar_folder(
@@ -261,7 +290,9 @@ def train_diar_folder(
         train_diarizer(data, options, seed, partial, choose_device(), initial)
 
     settings = {"seed": seed, "init": init and str(init)} | dataclasses.asdict(options)
-    inputs = {str(path): hash_file(path) for path in (train, valid, sources_path) if path}
+    inputs = {
+        name: hash_file(path) for name, path in (("train", train), ("valid", valid), ("sources", sources_path)) if path
+    }
     build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), work, force)
 
 

@@ -95,7 +95,9 @@ def test_simulate_with_noise_and_rooms(voices: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--hours", "-1"], "hours must be more than 0, not -1"),
+        (["--hours", "-1"], "hours must be from 0 (none) to 1e+06, not -1"),
+        (["--hours", "0"], "hours must be more than 0"),
+        (["--hours", "1e300"], "hours must be from 0 (none) to 1e+06"),
         (["--overlap", "0.9"], "overlap must be from 0 to 0.3, not 0.9"),
         (["--silence", "1"], "silence must be from 0 to 0.8, not 1.0"),
         (["--speakers", "4-2"], "speakers must be a range such as 2-4, not 4-2"),
@@ -159,6 +161,10 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
         assert len(lines) == 2 and all(
             line["text"].startswith("<spk0> ") == (level in ("word", "segment")) for line in lines
         )
+    samples = tmp_path / "clean" / "asr" / "manifest.jsonl"
+    command = ("sst", "--seglst", tmp_path / "words", "--manifest", samples, "--out", tmp_path / "samples.jsonl")
+    assert sortk(*command).exit_code == 0
+    assert all(sample.text and sample.text.startswith("<spk0>") for sample in manifest.read(tmp_path / "samples.jsonl"))
     assert "--probs DIR" in failed(
         sortk(
             "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "x", "--diarizer", "model"
@@ -220,6 +226,22 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     )
     for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):
         assert session.audio_path.is_file()
+
+
+def test_what_changed_behind_a_manifest_is_noticed(voices: Path, tmp_path: Path) -> None:
+    simulate(voices, tmp_path / "sim")
+    command = ("clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "clean", "--sad", "none")
+    assert sortk(*command).exit_code == 0
+    path = tmp_path / "sim" / "rttm" / "sim-000000.rttm"
+    path.write_text(path.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
+    assert "its input files that it names changed" in failed(sortk(*command))
+
+
+def test_options_that_do_not_go_together_are_usage_errors(voices: Path, tmp_path: Path) -> None:
+    lists = ("--mixtures", "x.jsonl", "--librispeech", tmp_path, "--out", tmp_path / "o")
+    assert sortk("simulate", *lists, "--overlap", 0.1).exit_code == 2
+    assert simulate(voices, tmp_path / "o", "--mixtures", "x.jsonl").exit_code == 2
+    assert sortk("run", "--recipe", "mini", "--stage", 3, "--stop-stage", 1).exit_code == 2
 
 
 def test_unknown_stages_and_recipes_are_named() -> None:

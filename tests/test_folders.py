@@ -56,6 +56,7 @@ def test_the_same_key_is_skipped(tmp_path: Path) -> None:
         (replace(FIRST, settings={"size": 1, "deep": {"a": "y"}}), 'deep.a was "x", is now "y"'),
         (replace(FIRST, settings={"size": 1}), 'deep.a was "x", is now unset'),
         (replace(FIRST, inputs={"input": "k2"}), "its input input changed"),
+        (replace(FIRST, inputs={}), "its input input is gone"),
     ],
 )
 def test_another_key_is_refused_and_names_what_changed(tmp_path: Path, changed: Identity, sentence: str) -> None:
@@ -95,12 +96,32 @@ def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_partial_of_other_settings_is_refused(tmp_path: Path) -> None:
+def test_a_killed_partial_of_other_settings_is_refused(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+
+    def be_killed(out: Path) -> None:
+        fill(out)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(folder, FIRST, be_killed)
+    with pytest.raises(ValueError, match="stale: unfinished, and size was 1"):
+        build_folder(folder, replace(FIRST, settings={"size": 2, "deep": {"a": "x"}}), must_not_run)
+
+
+def test_after_a_failure_another_input_starts_over(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "out")
     with pytest.raises(ValueError, match="half-way"):
         build_folder(folder, FIRST, fail)
-    with pytest.raises(ValueError, match="stale: unfinished, and size was 1"):
-        build_folder(folder, replace(FIRST, settings={"size": 2, "deep": {"a": "x"}}), must_not_run)
+    mended = replace(FIRST, inputs={"input": "k2"})
+    assert inspect_folder(folder, mended).state == "missing"
+
+    def start_over(out: Path) -> None:
+        assert not (out / "result.txt").exists()
+        fill(out)
+
+    assert build_folder(folder, mended, start_over)
+    assert not folder.failed.exists() and not (folder.final / "log" / "failed").exists()
 
 
 def test_leftover_temporary_files_do_not_reach_the_result(tmp_path: Path) -> None:

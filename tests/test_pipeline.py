@@ -40,6 +40,9 @@ def test_stages_run_in_order_and_are_skipped_when_done(tmp_path: Path) -> None:
     experiment = Experiment(STAGES, make_recipe(), tmp_path)
     with pytest.raises(ValueError, match=r"stage 1 \(second\) reads stage 0 \(first\), which is missing; run stage 0"):
         experiment.run(STAGES[1], map)
+    [refused] = experiment.dry_run(STAGES[1:], force=False, redo_done=False)
+    assert "would be refused, for it reads stage 0 (first), which is missing" in refused
+    assert "would run" in list(experiment.dry_run(STAGES, force=False, redo_done=False))[1]
     assert run_all(experiment) == [True, True]
     assert (tmp_path / "01-second" / "copy.txt").read_text(encoding="utf-8") == "90.0"
     began = time.monotonic()
@@ -87,3 +90,18 @@ def test_files_from_outside_count_by_their_content(tmp_path: Path) -> None:
     assert Experiment(stages, make_recipe(), tmp_path / "exp").status(stages[0]).state == "done"
     outside.write_text("two", encoding="utf-8")
     assert "content of" in Experiment(stages, make_recipe(), tmp_path / "exp").status(stages[0]).why
+
+
+def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
+    first = Experiment(STAGES, make_recipe(), tmp_path)
+    first.run(STAGES[0], map)
+    other = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path)
+
+    def read_slowly(run: StageRun) -> None:
+        with pytest.raises(ValueError, match="stage 0 .* is being read by one"):
+            other.run(STAGES[0], map, force=True)
+        copy_input(run)
+
+    stages = (STAGES[0], replace(STAGES[1], run=read_slowly))
+    Experiment(stages, make_recipe(), tmp_path).run(stages[1], map)
+    assert other.run(STAGES[0], map, force=True)

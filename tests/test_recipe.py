@@ -40,7 +40,8 @@ def test_overrides_come_after_the_variant(tmp_path: Path) -> None:
         ("[simulate]\nmin_speakers = true\n", "min_speakers is True; it must be a whole number"),
         ("[simulate]\nhours = 3\n", "hours is 3; it must be a table"),
         ("[simulate]\noverlap = nan\n", "overlap is nan; it must be a number"),
-        ("[simulate]\nhours = {train = -1}\n", "hours must be more than 0, not -1"),
+        (f"[simulate]\noverlap = 1{'0' * 400}\n", "it must be a number"),
+        ("[simulate]\nhours = {train = -1}\n", "hours must be from 0 (none) to 1e+06, not -1"),
         ("[simulate\n", "not valid TOML"),
     ],
 )
@@ -55,6 +56,15 @@ def test_unknown_names_list_what_there_is(tmp_path: Path) -> None:
         find_recipe("nosuch")
     with pytest.raises(ValueError, match="no variant 'x'; variants: none"):
         load_recipe(write_recipe(tmp_path, ""), variant="x")
+
+
+def test_a_path_is_never_taken_for_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mini").mkdir()
+    write_recipe(tmp_path / "mini", "seed = 41\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("./mini").seed == 41 and load_recipe("mini").seed != 41
+    monkeypatch.chdir(tmp_path / "mini")
+    assert load_recipe(".").name == "mini" and load_recipe(".").seed == 41
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

@@ -1,4 +1,4 @@
-"""From a manifest's sessions to the segments in the files that they name."""
+"""From a manifest's sessions to the segments and regions in the files that they name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from sortk.formats import ctm, rttm, seglst
+from sortk.formats import ctm, rttm, seglst, uem
 from sortk.formats.files import FormatError, quote
-from sortk.records import Segment, Session
+from sortk.records import Region, Segment, Session
 
 
 def session_segments(session: Session) -> list[Segment]:
@@ -32,6 +32,37 @@ def annotated(sessions: Iterable[Session]) -> Iterator[tuple[Session, list[Segme
         yield session, [] if path is None else _window(session, _own(session, by_name, path))
 
 
+def recorded_segments(session: Session) -> list[Segment]:
+    """As `session_segments`, but of the whole recording, and under the name that the file gives them."""
+    path = session.seglst_path or session.ctm_path or session.rttm_path
+    return [] if path is None else _own(session, _by_name(_read(session)), path)
+
+
+def session_regions(session: Session) -> list[Region]:
+    """The regions of the session's UEM, which must have some; none if it names no UEM."""
+    if session.uem_path is None:
+        return []
+    regions = [region for region in uem.read(session.uem_path) if region.session_id in own_names(session)]
+    if not regions:
+        raise FormatError(session.uem_path, None, f"has no region of session {quote(session.session_id)}")
+    return regions
+
+
+def own_names(session: Session) -> tuple[str, str]:
+    """What a session may be called in files: by its id or, if it is a window of a recording, by that one's name."""
+    return session.session_id, session.audio_path.stem
+
+
+def only_name(rttm_path: Path) -> str | None:
+    """The name that all lines of an RTTM file bear; None if there are several, or no lines."""
+    name = None
+    for segment in rttm.stream(rttm_path):
+        if name not in (None, segment.session_id):
+            return None
+        name = segment.session_id
+    return name
+
+
 def _read(session: Session) -> Iterable[Segment]:
     if session.seglst_path:
         return seglst.read(session.seglst_path)
@@ -48,7 +79,7 @@ def _by_name(segments: Iterable[Segment]) -> Mapping[str, list[Segment]]:
 
 
 def _own(session: Session, by_name: Mapping[str, list[Segment]], path: Path) -> list[Segment]:
-    for name in (session.session_id, session.audio_path.stem):
+    for name in own_names(session):
         if name in by_name:
             return by_name[name]
     if len(by_name) > 1:

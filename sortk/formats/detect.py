@@ -13,9 +13,21 @@ SUFFIXES = {".rttm": "rttm", ".uem": "uem", ".stm": "stm", ".ctm": "ctm"}
 # A manifest may carry a speaker, too; these keys tell that its lines are sessions and not utterances.
 SESSION_KEYS = frozenset({"session_id", "num_speakers", "rttm_filepath", "seglst_filepath", "ctm_filepath"})
 
+# What the lines of formats hold that do not name one audio file.
+OBJECT_KEYS = {
+    "lhotse": {"recording_id", "start", "duration"},
+    "mixlist": {"wavs", "delays", "durations", "speakers", "texts"},
+    "sst": {"session_id", "text"},
+}
+
+REJECTED = "rejected.jsonl"  # what `sortk clean` left out, and why: no data
+
 
 def detect(path: Path) -> str:
-    """rttm, uem, stm, ctm, seglst, manifest, sources, kaldi or lhotse; FormatError if none of them fits."""
+    """rttm, uem, stm, ctm, seglst, manifest, sources, sst, mixlist, kaldi or lhotse; FormatError if none of them fits.
+
+    A folder that a stage made is `lists`: see `lists_in`.
+    """
     if path.is_dir():
         return _detect_folder(path)
     name = path.stem if path.suffix == ".gz" else path.name
@@ -27,10 +39,25 @@ def _detect_folder(folder: Path) -> str:
         return "kaldi"
     if (folder / lhotse.SUPERVISIONS).exists():
         return "lhotse"
-    found = {detect(file) for file in files_in(folder, ".json", *SUFFIXES)}
+    try:
+        files = files_in(folder, ".json", *SUFFIXES)
+    except FileNotFoundError:
+        if lists_in(folder):
+            return "lists"
+        raise
+    found = {detect(file) for file in files}
     if len(found) > 1:
         raise FormatError(folder, None, f"holds files of several formats: {', '.join(sorted(found))}")
     return found.pop()
+
+
+def lists_in(folder: Path) -> list[Path]:
+    """The manifests and other JSON Lines of a folder, such as 01-simulate, or of its folders, such as 02-clean/diar."""
+    for pattern in ("*.jsonl", "*/*.jsonl"):
+        files = sorted(file for file in folder.glob(pattern) if file.name != REJECTED and file.is_file())
+        if files:
+            return files
+    return []
 
 
 def _detect_content(path: Path) -> str:
@@ -41,16 +68,29 @@ def _detect_content(path: Path) -> str:
         return "seglst"
     found = _detect_object(path) if fields[0].startswith("{") else _detect_columns(fields)
     if found is None:
-        raise FormatError(path, number, "does not look like any format that sortk reads")
+        raise FormatError(path, number, "has no format that sortk knows")
     return found
 
 
 def _detect_object(path: Path) -> str | None:
     number, line = next((number, line) for number, line in read_lines(path) if line.strip())
-    keys = Entry.of(decode(line, path, number), path, number).values.keys()
+    try:
+        keys = Entry.of(decode(line, path, number), path, number).values.keys()
+    except FormatError:
+        if _is_json(path):  # one object on many lines
+            return None
+        raise
     if "audio_filepath" in keys:
         return "sources" if "speaker" in keys and not keys & SESSION_KEYS else "manifest"
-    return "lhotse" if {"recording_id", "start", "duration"} <= keys else None
+    return next((found for found, needed in OBJECT_KEYS.items() if needed <= keys), None)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        decode("\n".join(line for _, line in read_lines(path)), path, None)
+    except FormatError:
+        return False
+    return True
 
 
 def _detect_columns(fields: list[str]) -> str | None:

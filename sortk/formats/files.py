@@ -20,6 +20,12 @@ Lines = Iterable[tuple[int, str]]
 ZeroDuration = Literal["error", "keep"]
 """What a parser does with a segment that ends where it starts."""
 
+MARKERS = frozenset({"done.json", ".done.json", "started.json", ".started.json", "summary.json"})
+"""What stages write into their folders about themselves: no data."""
+
+ROOT_VARIABLE = "SORTK_ROOT"
+"""The environment variable that holds the folder inside which files name each other by relative paths."""
+
 MAX_SECONDS = 1e9  # beyond thirty years a time is a mistake; below, a float still resolves microseconds
 
 _SHORT_REPR = reprlib.Repr()
@@ -76,14 +82,19 @@ def is_file(path: Path) -> bool:
 
 
 def files_in(path: Path, *suffixes: str) -> list[Path]:
-    """The file itself, or every file with one of the suffixes in a folder that is not hidden, sorted by name."""
+    """The file itself, or every file with one of the suffixes in a folder, sorted; no hidden ones and no MARKERS."""
     if not path.is_dir():
         return [path]
     visible = (file for file in path.iterdir() if file.name.endswith(suffixes) and not file.name.startswith("."))
-    found = sorted(file for file in visible if file.is_file())
+    found = sorted(file for file in visible if file.is_file() and not _is_marker(file))
     if not found:
         raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} file in this folder")
     return found
+
+
+def _is_marker(file: Path) -> bool:
+    # A session may be called "summary": its SegLST is a list, a marker is an object.
+    return file.name in MARKERS and file.read_bytes().startswith(b"{")
 
 
 def parse_seconds(path: Path, line: int | None, name: str, value: str) -> float:
@@ -140,18 +151,29 @@ def is_token(text: str) -> bool:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not."""
+    """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not.
+
+    An OSError that names the yielded path, or no file at all (a full disk), names `path` instead.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder, not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     os.close(handle)
     temporary = Path(name)
     try:
         temporary.chmod(0o666 & ~_umask())
         yield temporary
         temporary.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        with suppress(OSError):
             temporary.unlink()
+        # Without a number it is a sentence of ours, which says all.
+        if isinstance(error, OSError) and error.errno and str(error.filename or name) == name:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -185,13 +207,42 @@ def resolve_path(text: str, named_in: Path) -> Path:
 def path_text(target: Path, named_in: Path) -> str:
     """How the file `named_in` should name `target`, so that a finished folder can be moved.
 
-    Inside the same experiment (at most two folders up) the path is relative; a corpus that lies elsewhere on
-    the disk does not move with the experiment, so its paths are absolute.
+    If both lie in the same root folder, the path is relative. A corpus that lies elsewhere on the disk does not move
+    with the experiment, so its paths are absolute. The root is what `relative_within` or `set_root` says; for a file
+    outside of that, or if they say nothing, it is the folder above the folder of `named_in`.
     """
-    absolute = absolute_path(target)
-    relative = os.path.relpath(absolute, absolute_path(named_in).parent)
-    climbs = Path(relative).parts.count("..")
-    return relative if climbs <= 2 else str(absolute)
+    absolute, folder = absolute_path(target), absolute_path(named_in).parent
+    return os.path.relpath(absolute, folder) if absolute.is_relative_to(_root_of(folder)) else str(absolute)
+
+
+def _root_of(folder: Path) -> Path:
+    if text := os.environ.get(ROOT_VARIABLE):
+        root = absolute_path(Path(text))
+        if folder.is_relative_to(root):
+            return root
+    return folder.parent
+
+
+@contextmanager
+def relative_within(root: Path) -> Iterator[None]:
+    """Inside the block, files below `root` name each other by relative paths, however deep they lie.
+
+    This holds for the whole process, and for worker processes that are started in the block: they inherit it.
+    """
+    before = os.environ.get(ROOT_VARIABLE)
+    set_root(root)
+    try:
+        yield
+    finally:
+        set_root(Path(before) if before else None)
+
+
+def set_root(root: Path | None) -> None:
+    """As `relative_within`, but for good; None goes back to the default."""
+    if root is None:
+        os.environ.pop(ROOT_VARIABLE, None)
+    else:
+        os.environ[ROOT_VARIABLE] = str(absolute_path(root))
 
 
 def absolute_path(path: Path) -> Path:

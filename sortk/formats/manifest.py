@@ -36,12 +36,10 @@ def read(path: Path) -> list[Session]:
 
 def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Session]]:
     """Line number and session of each line; relative paths count from the folder of `path`."""
-    line_of: dict[str, int] = {}
+    line_of: dict[str, int | None] = {}
     for number, entry in entries(lines, path):
         session = _session(entry)
-        first = line_of.setdefault(session.session_id, number)
-        if first != number:
-            raise entry.error(f"session_id {quote(session.session_id)} stands in line {first} already")
+        entry.check_new("session_id", session.session_id, line_of)
         yield number, session
 
 

@@ -65,6 +65,16 @@ class Entry:
             raise self.error(f"{key} is missing")
         return value
 
+    def check_new(self, key: str, name: str, line_of: dict[str, int | None]) -> None:
+        """Error if an earlier line has the id, too; else `line_of` remembers it."""
+        first = line_of.setdefault(name, self.line)
+        if first == self.line:
+            return
+        fault = f"{key} {quote(name)} stands in line {first} already"
+        if self.values.get(key) is None:
+            fault += f"; it comes from the name of the audio, so give every line its own {key}"
+        raise self.error(fault)
+
     def text(self, key: str) -> str | None:
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):

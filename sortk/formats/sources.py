@@ -28,12 +28,10 @@ def read(path: Path) -> list[Source]:
 
 def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Source]]:
     """Line number and utterance of each line; relative paths count from the folder of `path`."""
-    line_of: dict[str, int] = {}
+    line_of: dict[str, int | None] = {}
     for number, entry in entries(lines, path):
         source = _source(entry)
-        first = line_of.setdefault(source.utterance_id, number)
-        if first != number:
-            raise entry.error(f"utterance_id {quote(source.utterance_id)} stands in line {first} already")
+        entry.check_new("utterance_id", source.utterance_id, line_of)
         yield number, source
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sortk.formats import audio, kaldi, lhotse, manifest, sources, uem
+from sortk.formats import audio, kaldi, lhotse, manifest, mixlist, sources, uem
 from sortk.formats.annotation import annotated
 from sortk.formats.convert import stream_segments
-from sortk.formats.detect import detect
+from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, read_lines
+from sortk.formats.objects import entries
 from sortk.records import Segment, Session, Source
 
 Numbered = Sequence[tuple[int, Session]]
@@ -22,16 +24,25 @@ TOLERANCE = 0.5
 
 ANNOTATIONS = {"rttm_filepath": "rttm_path", "ctm_filepath": "ctm_path", "seglst_filepath": "seglst_path"}
 
+SST_TOKEN = re.compile(r"<(?:spk\d+|cs)>", re.ASCII)
+"""What stands in an SST beside words."""
+
 
 def validate(path: Path) -> str:
-    """Such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`."""
+    """Such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`; of a stage's folder, each of its lists."""
     found = detect(path)
+    if found == "lists":
+        return "; ".join(f"{file.relative_to(path)}: {validate(file)}" for file in lists_in(path))
     if found == "uem":
         return _describe_uem(path)
     if found == "manifest":
         return _describe_manifest(path)
     if found == "sources":
         return _describe_sources(path)
+    if found == "sst":
+        return _describe_sst(path)
+    if found == "mixlist":
+        return _describe_mixlist(path)
     if found == "kaldi":
         return _describe_segments(found, kaldi.read(path).segments)
     if found == "lhotse":
@@ -80,6 +91,25 @@ def _describe_sources(path: Path) -> str:
     seconds = sum(_window(path, line, source, length(source.audio_path)) for line, source in numbered)
     counts = [_count(len(numbered), "utterance"), _count(len({source.speaker for _, source in numbered}), "speaker")]
     return ", ".join(["sources", *counts, f"{seconds / 3600:.2f} h of audio"])
+
+
+def _describe_sst(path: Path) -> str:
+    line_of: dict[str, int | None] = {}
+    n_words = 0
+    for _, entry in entries(read_lines(path), path):
+        session_id, text = entry.need(entry.name, "session_id"), entry.need(entry.text, "text")
+        entry.check_new("session_id", session_id, line_of)
+        n_words += sum(not SST_TOKEN.fullmatch(word) for word in text.split())
+    return ", ".join(["sst", _count(len(line_of), "session"), _count(n_words, "word")])
+
+
+def _describe_mixlist(path: Path) -> str:
+    mixtures = mixlist.read(path)
+    spoken = [utterance for mixture in mixtures for utterance in mixture.utterances]
+    speakers = {utterance.speaker for utterance in spoken}
+    counts = [_count(len(mixtures), "mixture"), _count(len(spoken), "utterance"), _count(len(speakers), "speaker")]
+    hours = sum(utterance.duration for utterance in spoken) / 3600
+    return ", ".join(["mixlist", *counts, f"{hours:.2f} h of speech"])
 
 
 def _audio_seconds(path: Path) -> float:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sortk.formats import manifest, rttm, seglst
-from sortk.formats.files import atomic_text, quote
+from sortk.formats.annotation import only_name, own_names
+from sortk.formats.files import atomic_text, is_file, quote
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import CleanSummary
@@ -37,9 +38,9 @@ from sortk.prepare.rules import (
     window_rules,
 )
 from sortk.prepare.spans import Profile, Span, to_seconds, to_us
-from sortk.prepare.timestamps import TimestampOptions
+from sortk.prepare.timestamps import TimestampOptions, check_file_name
 from sortk.prepare.verdict import Verdict, piece_id
-from sortk.prepare.windows import cut_samples, cut_windows, find_gaps
+from sortk.prepare.windows import count_word_cuts, cut_samples, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
 
 __all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_set", "clean_sets"]
@@ -59,8 +60,13 @@ class CleanPaths:
     def rttm(self, session: Session) -> Path:
         return self.out / "rttm" / f"{session.session_id}.rttm"
 
+    @property
+    def transcripts(self) -> Path:
+        """There even if no session has one: stage 3 reads it."""
+        return self.out / "seglst"
+
     def seglst(self, session: Session) -> Path:
-        return self.out / "seglst" / f"{session.session_id}.json"
+        return self.transcripts / f"{session.session_id}.json"
 
     def result(self, session: Session) -> Path:
         """Written last: where it is, the session is done."""
@@ -85,7 +91,10 @@ def clean_sets(
 ) -> dict[str, CleanSummary]:
     """Cleans several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all."""
     paths, summaries = CleanPaths(out), {}
-    _check_ids([session for sessions in sets.values() for session in sessions])
+    _check_sessions([session for sessions in sets.values() for session in sessions])
+    if not options.find_fillers(words.lang):
+        log.warning("no fillers are known for language %s, so no sample is dropped for them", words.lang)
+    paths.transcripts.mkdir(parents=True, exist_ok=True)
     for set_name, sessions in sets.items():
         summaries[set_name] = clean_set(sessions, options, words, out, set_name, run_jobs, probs_dir)
     with atomic_text(paths.rejected) as file:
@@ -112,7 +121,7 @@ def clean_set(
     holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow with the
     number of sessions, but for the manifests' lines.
     """
-    _check_ids(sessions)
+    _check_sessions(sessions)
     paths, summary = CleanPaths(out), CleanSummary()
     for of_session in run_jobs(partial(clean_session, options, words, out, probs_dir), sessions):
         summary.add(of_session)
@@ -122,16 +131,28 @@ def clean_set(
     return summary
 
 
-def _check_ids(sessions: Sequence[Session]) -> None:
-    """Files are named after sessions, so their ids must be different and fit for names."""
-    seen = set()
+def _check_sessions(sessions: Sequence[Session]) -> None:
+    """Files are named after sessions, so their ids must be different and fit for names; and see `_check_sharing`."""
+    seen: set[str] = set()
+    by_rttm: defaultdict[Path, list[Session]] = defaultdict(list)
     for session in sessions:
         name = session.session_id
         if name in seen:
             raise ValueError(f"two sessions have the id {quote(name)}; their files would overwrite each other")
-        if Path(name).name != name:
-            raise ValueError(f"session id {quote(name)} cannot be the name of a file")
-        seen.add(name)
+        seen.add(check_file_name(name))
+        if session.rttm_path is not None:
+            by_rttm[session.rttm_path].append(session)
+    for rttm_path, sharing in by_rttm.items():
+        if len({session.audio_path for session in sharing}) > 1 and is_file(rttm_path):
+            _check_sharing(rttm_path, sharing)
+
+
+def _check_sharing(rttm_path: Path, sharing: Sequence[Session]) -> None:
+    """A file about one session may have any name in it, but then it cannot be about several recordings."""
+    name = only_name(rttm_path)
+    if name is not None and not any(name in own_names(session) for session in sharing):
+        others = f"{quote(sharing[0].session_id)} and {len(sharing) - 1} more sessions of several recordings"
+        raise ValueError(f"{rttm_path}: is about session {quote(name)}, but {others} name it as theirs")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,16 +166,22 @@ def clean_session(
     paths = CleanPaths(out)
     if paths.result(session).exists():
         return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
-    recording = load_recording(session, words)
+    recording = load_recording(session, words, options.check_audio)
     turns, n_unheard = refine_recording(recording, session, options, probs_dir)
-    repairs = recording.repairs + Counter(no_speech_kept=n_unheard)
-    verdict = Verdict(session.session_id, CleanSummary(1, repairs=dict(repairs)))
     view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
-    verdict.judge("diar", cut_into_windows(recording.span, view, options), window_rules(options))
+    gaps = find_gaps(recording.words, recording.span)
+    windows = cut_into_windows(recording.span, gaps, view, options)
+    n_word_cuts = count_word_cuts([window.span for window in windows], gaps)
+    repairs = recording.repairs + Counter(no_speech_kept=n_unheard, word_cut_by_window=n_word_cuts)
+    verdict = Verdict(session.session_id, CleanSummary(1, repairs=dict(repairs)))
+    verdict.reject_outside(recording.outside)
+    verdict.judge("diar", windows, window_rules(options))
     if recording.entries is None:
         verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": has_no_words})
     else:
-        verdict.judge("asr", cut_into_samples(recording, view, options), sample_rules(options))
+        fillers = options.find_fillers(words.lang)
+        samples = cut_into_samples(recording.span, gaps, view, options, fillers)
+        verdict.judge("asr", samples, sample_rules(options, fillers))
         seglst.write(paths.seglst(session), recording.entries)
     rttm.write(paths.rttm(session), _as_segments(recording.session_id, turns))
     with atomic_text(paths.result(session)) as file:
@@ -166,7 +193,7 @@ def refine_recording(
     recording: Recording, session: Session, options: CleanOptions, probs_dir: Path | None
 ) -> tuple[Turns, int]:
     """The turns with tight boundaries, and how many stay because nothing was heard in them."""
-    if options.sad == "none" and probs_dir is None:
+    if not recording.turns or (options.sad == "none" and probs_dir is None):
         return recording.turns, 0
     detector = DetectorOptions(
         options.sad_threshold,
@@ -181,23 +208,24 @@ def refine_recording(
     return refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
 
 
-def cut_into_windows(span: Span, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
+def cut_into_windows(span: Span, gaps: Sequence[Span], view: RecordingView, options: CleanOptions) -> list[Excerpt]:
     """Pieces for the diarizer, before any rule."""
     lengths = (options.window_min_seconds, options.window_max_seconds, options.window_search_seconds)
-    return [view.window(window) for window in cut_windows(span, view.profile, *map(to_us, lengths))]
+    return [view.window(window) for window in cut_windows(span, gaps, view.profile, *map(to_us, lengths))]
 
 
-def cut_into_samples(recording: Recording, view: RecordingView, options: CleanOptions) -> list[Excerpt]:
+def cut_into_samples(
+    span: Span, gaps: Sequence[Span], view: RecordingView, options: CleanOptions, fillers: Collection[str]
+) -> list[Excerpt]:
     """Pieces for MS-ASR, before any rule; but cuts are preferred that leave the rules nothing to drop."""
     min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
-    before, after = end_rules(options), start_rules(options)
+    before, after = end_rules(options), start_rules(options, fillers)
 
     def is_good_cut(start: int, cut: int) -> bool:
-        following = (cut, min(cut + min_us, recording.span[1]))
+        following = (cut, min(cut + min_us, span[1]))
         return not judge(view.sample((start, cut)), before) and not judge(view.sample(following), after)
 
-    gaps = find_gaps(recording.words, recording.span)
-    samples = cut_samples(recording.span, gaps, view.profile, min_us, max_us, is_good_cut)
+    samples = cut_samples(span, gaps, view.profile, min_us, max_us, is_good_cut)
     return [view.sample(sample) for sample in samples]
 
 

@@ -21,6 +21,7 @@ FILLERS = {
 class CleanOptions:
     """Settings of cleaning; the defaults are the paper's where it gives one."""
 
+    check_audio: bool = True  # false: the audio need not be on this machine, if the manifest has the durations
     sad: Literal["silero", "none"] = "silero"  # what refines the annotation; none keeps it
     sad_threshold: float = 0.5  # probability of speech; this and the next three are silero-vad's own defaults
     sad_min_speech_seconds: float = 0.25  # shorter speech is ignored
@@ -37,7 +38,7 @@ class CleanOptions:
     max_edge_overlap_seconds: float = 1.0  # longer overlap at the beginning or end drops a sample
     edge_seconds: float = 0.5  # overlap so close to the first or last speech is at the beginning or end
     max_filler_words: int = 2  # so few of them, and nothing else, drop a sample that they open
-    filler_lang: str = "en"  # which of the following lists counts
+    filler_lang: str = ""  # which of the following lists counts; empty: the one of the transcripts' language
     fillers: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(FILLERS))  # by language, lower case
 
     def __post_init__(self) -> None:
@@ -61,7 +62,12 @@ class CleanOptions:
             self.max_filler_words >= 0, f"max_filler_words must not be negative, but it is {self.max_filler_words}"
         )
         known = ", ".join(sorted(self.fillers)) or "none"
-        _require(self.filler_lang in self.fillers, f"no fillers for language {self.filler_lang!r}, only for {known}")
+        known_lang = self.filler_lang in ("", *self.fillers)
+        _require(known_lang, f"no fillers for language {self.filler_lang!r}, only for {known}")
+
+    def find_fillers(self, transcript_lang: str) -> frozenset[str]:
+        """The fillers for transcripts in a language such as de_DE; empty, so that no rule applies, without a list."""
+        return frozenset(self.fillers.get(self.filler_lang or transcript_lang[:2].lower(), ()))
 
 
 def _require(condition: bool, sentence: str) -> None:

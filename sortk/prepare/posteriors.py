@@ -42,7 +42,7 @@ def read_posteriors(path: Path) -> npt.NDArray[np.float32]:
 def hear_speakers(recording: Recording, path: Path, threshold: float) -> dict[str, list[Span]]:
     """Where the diarizer hears each annotated speaker, of those whom it can be matched with."""
     probs = read_posteriors(path)
-    start = _find_first_frame(recording.span, len(probs), path)
+    start = _find_first_frame(recording.session_span, len(probs), path)
     columns = [clip(column, *recording.span) for column in find_active_spans(probs, start, threshold)]
     return match_speakers(recording.turns, columns)
 

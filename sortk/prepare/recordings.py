@@ -3,6 +3,7 @@
 Repairs, by the name under which the summary counts them:
 
     duration_cut            sessions whose manifest promises more than the audio holds
+    rttm_of_other_id        sessions whose RTTM file is about one session, but neither it nor its audio has that name
     rttm_cut_at_end         annotated segments that reach over the end of the audio, and now end there
     rttm_after_end          annotated segments that lie behind it: left out
     rttm_merged             annotated segments that overlap or touch another one of their speaker: joined
@@ -11,6 +12,7 @@ Repairs, by the name under which the summary counts them:
     transcript_empty        entries of the transcript that hold no word
     speakers_without_rttm   speakers of the transcript whom the annotation does not know
     no_speech_kept          turns that no detector heard (see refine.py): kept as they were
+    word_cut_by_window      windows that end inside a word, because there is no gap between words (see windows.py)
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sortk.formats import audio
-from sortk.formats.annotation import session_segments
-from sortk.formats.files import FormatError
-from sortk.prepare.spans import Span, clip, merge, to_seconds, to_us
+from sortk.formats.annotation import own_names, recorded_segments, session_regions, session_segments
+from sortk.formats.files import FormatError, is_file
+from sortk.prepare.spans import Span, clip, length, merge, to_seconds, to_us
 from sortk.prepare.timestamps import MIN_WORD_SECONDS, TimestampOptions, split_segment
 from sortk.records import Segment, Session
 
@@ -47,7 +49,9 @@ class Recording:
     """A session as the cutters see it; all times are those of the audio file, in microseconds."""
 
     session_id: str
+    session_span: Span
     span: Span
+    """Of the session, what lies between the first start and the last end of its UEM; all of it without a UEM."""
     turns: Turns
     entries: Sequence[Segment] | None
     """The transcript's; None if there is no transcript."""
@@ -55,22 +59,34 @@ class Recording:
     """Of all speakers, in the order of their start."""
     repairs: Counter[str]
 
+    @property
+    def outside(self) -> list[Span]:
+        """The parts of the session that its UEM leaves out."""
+        (first, last), (start, end) = self.session_span, self.span
+        return [part for part in ((first, start), (end, last)) if part[0] < part[1]]
 
-def load_recording(session: Session, word_options: TimestampOptions) -> Recording:
-    """Reads what the session names. Audio is only needed, and only its header, if the duration is not given."""
+
+def load_recording(session: Session, word_options: TimestampOptions, check_audio: bool = True) -> Recording:
+    """Reads what the session names, and only the header of the audio.
+
+    Without `check_audio`, audio that is not there is no error if the session has a duration.
+    """
     repairs: Counter[str] = Counter()
-    span, audio_end = _find_span(session, repairs)
+    if check_audio and not is_file(session.audio_path):
+        raise FormatError(session.audio_path, None, f"no such audio file, but session {session.session_id} names it")
+    session_span, audio_end = _find_span(session, repairs)
+    span = _restrict_to_uem(session, session_span)
     turns = _read_turns(session, span, audio_end, repairs)
     entries = _read_transcript(session, span, audio_end, repairs)
     words = sorted(time_words(entries or [], word_options), key=lambda word: word.start)
     repairs["speakers_without_rttm"] += len({word.speaker for word in words} - turns.keys())
-    return Recording(session.session_id, span, turns, entries, words, +repairs)
+    return Recording(session.session_id, session_span, span, turns, entries, words, +repairs)
 
 
 def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
     """The part of the audio that the session is, and where the audio ends."""
     start = to_us(session.offset)
-    if session.duration is not None and not session.audio_path.is_file():
+    if session.duration is not None and not is_file(session.audio_path):
         end = to_us(session.offset + session.duration)
         return (start, end), end
     audio_end = to_us(audio.info(session.audio_path).seconds)
@@ -84,20 +100,32 @@ def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
     return (start, min(end, audio_end)), audio_end
 
 
+def _restrict_to_uem(session: Session, span: Span) -> Span:
+    """From the first start to the last end of the session's regions; empty, at its start, if they lie elsewhere."""
+    regions = session_regions(session)
+    if not regions:
+        return span
+    start = max(span[0], to_us(min(region.start for region in regions)))
+    end = min(span[1], to_us(max(region.end for region in regions)))
+    return (start, end) if start < end else (span[0], span[0])
+
+
 def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> Turns:
     if session.rttm_path is None:
         raise ValueError(f"session {session.session_id}: it names no RTTM file, so nobody knows who speaks when")
     if not session.rttm_path.is_file():
         raise ValueError(f"session {session.session_id}: its RTTM file does not exist: {session.rttm_path}")
-    whole = replace(session, offset=0.0, duration=None, seglst_path=None, ctm_path=None)
+    segments = recorded_segments(replace(session, seglst_path=None, ctm_path=None))
+    repairs["rttm_of_other_id"] += any(segment.session_id not in own_names(session) for segment in segments[:1])
     by_speaker: Turns = {}
-    for segment in cut_at_end(session_segments(whole), audio_end, "rttm", repairs):
+    for segment in cut_at_end(segments, audio_end, "rttm", repairs):
         by_speaker.setdefault(segment.speaker, []).append((to_us(segment.start), to_us(segment.end)))
     turns = {}
     for speaker, spans in by_speaker.items():
         merged = merge(spans)
         repairs["rttm_merged"] += len(spans) - len(merged)
-        if inside := clip(merged, *span):
+        inside = clip(merged, *span)
+        if length(inside):
             turns[speaker] = inside
     return turns
 

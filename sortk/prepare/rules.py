@@ -123,7 +123,7 @@ def window_rules(options: CleanOptions) -> dict[str, Rule]:
     }
 
 
-def sample_rules(options: CleanOptions) -> dict[str, Rule]:
+def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
     """What drops an MS-ASR sample, in this order."""
     return {
         "cut_word": cuts_words,
@@ -131,15 +131,14 @@ def sample_rules(options: CleanOptions) -> dict[str, Rule]:
         "no_cut": partial(has_no_cut, max_us=to_us(options.sample_max_seconds)),
         "no_words": has_no_words,
         "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
-        **start_rules(options),
+        **start_rules(options, fillers),
         **end_rules(options),
     }
 
 
-def start_rules(options: CleanOptions) -> dict[str, Rule]:
+def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
     """What may be wrong with the beginning of a sample."""
     max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
-    fillers = frozenset(options.fillers[options.filler_lang])
     return {
         "overlap_start": partial(overlaps_at_start, max_us=max_us, edge_us=edge_us),
         "filler_start": partial(starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),

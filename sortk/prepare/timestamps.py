@@ -65,13 +65,21 @@ class TimestampSummary:
 
 
 def write_timestamps(
-    seglst_path: Path, out_dir: Path, options: TimestampOptions | None = None, run_jobs: RunJobs = map
+    seglst_path: Path,
+    out_dir: Path,
+    options: TimestampOptions | None = None,
+    run_jobs: RunJobs = map,
+    allow_empty: bool = False,
 ) -> TimestampSummary:
     """From a SegLST file, or a folder of them, to `out_dir`/<session_id>.json; a job is one file.
 
     Sessions that an earlier run has written are counted, not written again. A file without entries is a session in
-    which nothing was said, named after the file.
+    which nothing was said, named after the file. A folder without files is an error, unless `allow_empty` says that
+    there may be no transcripts.
     """
+    if allow_empty and seglst_path.is_dir() and not any(seglst_path.glob("[!.]*.json")):
+        out_dir.mkdir(parents=True, exist_ok=True)
+        return TimestampSummary()
     files = files_in(seglst_path, ".json")
     results = run_jobs(partial(_time_file, options or TimestampOptions(), out_dir), files)
     file_of: dict[str, Path] = {}
@@ -87,7 +95,7 @@ def write_timestamps(
 
 def _time_file(options: TimestampOptions, out_dir: Path, path: Path) -> dict[str, TimestampSummary]:
     sessions = group_sessions(seglst.read(path), path)
-    out_paths = {session_id: out_dir / f"{_check_file_name(session_id, path)}.json" for session_id in sessions}
+    out_paths = {session_id: out_dir / f"{check_file_name(session_id, path)}.json" for session_id in sessions}
     summaries = {}
     for session_id, segments in sessions.items():
         words = time_words(segments, options)
@@ -105,9 +113,13 @@ def group_sessions(segments: Iterable[Segment], path: Path) -> dict[str, list[Se
     return sessions or {path.stem: []}
 
 
-def _check_file_name(session_id: str, path: Path) -> str:
-    if "/" in session_id or "\0" in session_id or session_id in (".", ".."):
-        raise ValueError(f"{path}: session id {quote(session_id)} cannot be the name of a file")
+def check_file_name(session_id: str, path: Path | None = None) -> str:
+    """The id; ValueError if a file of this name would lie elsewhere or be hidden. `path` is only for the message."""
+    where = "" if path is None else f"{path}: "
+    if not session_id or "/" in session_id or "\0" in session_id:
+        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file")
+    if session_id.startswith("."):
+        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file: it starts with a dot")
     return session_id
 
 

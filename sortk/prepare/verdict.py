@@ -26,16 +26,28 @@ class Verdict:
         counts = self.summary.outputs[output]
         for piece in pieces:
             start, end = piece.span
+            if start == end:  # nothing is left of the session
+                continue
             dropped = judge(piece, by_rules)
             counts.take(end - start, len(piece.words))
             if dropped is None:
                 counts.keep(end - start, piece.speech_us, len(piece.words))
                 self.kept[output].append((start, end, len(piece.speakers)))
                 continue
-            rule, value = dropped
-            counts.reject(rule, end - start)
-            name, seconds = piece_id(self.session_id, piece.span), to_seconds(end - start)
-            self.rejected.append({"id": name, "rule": rule, "value": value, "output": output, "seconds": seconds})
+            self._reject(output, piece.span, *dropped)
+
+    def reject_outside(self, outside: Sequence[Span]) -> None:
+        """Drops, from both outputs, what the session's UEM leaves out. Value: its seconds."""
+        for output, counts in self.summary.outputs.items():
+            for start, end in outside:
+                counts.take(end - start, 0)
+                self._reject(output, (start, end), "outside_uem", to_seconds(end - start))
+
+    def _reject(self, output: str, span: Span, rule: str, value: float) -> None:
+        name, us = piece_id(self.session_id, span), span[1] - span[0]
+        self.summary.outputs[output].reject(rule, us)
+        line = {"id": name, "rule": rule, "value": value, "output": output, "seconds": to_seconds(us)}
+        self.rejected.append(line)
 
     def to_json(self) -> dict[str, Any]:
         return {"kept": self.kept, "rejected": self.rejected, "counts": asdict(self.summary)}

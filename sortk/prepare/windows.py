@@ -29,21 +29,32 @@ def best_cut(allowed: Iterable[Span], profile: Profile, is_good: Callable[[int],
     return next((middle for middle in middles if is_good is None or is_good(middle)), middles[0])
 
 
-def cut_windows(span: Span, profile: Profile, min_us: int, max_us: int, search_us: int) -> list[Span]:
+def cut_windows(
+    span: Span, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int, search_us: int
+) -> list[Span]:
     """Windows of at most `max_us`, each cut from the next at the best place in the last `search_us` of it.
 
-    The one before the last is shorter if need be, so that `min_us` remain for the last. (The options see to it that
-    `min_us` + `search_us` is less than `max_us`.)
+    The place lies in a gap between words: if there is none so late, in the last gap that leaves the window `min_us`;
+    if there is none at all, the cut goes through a word (see `count_word_cuts`). The window before the last is shorter
+    if need be, so that `min_us` remain for the last. (The options see to it that `min_us` + `search_us` is less than
+    `max_us`.)
     """
     start, end = span
     windows = []
     while end - start > max_us:
         limit = min(start + max_us, end - min_us)
-        cut = best_cut([(limit - search_us, limit)], profile)
+        late = _gaps_between(gaps, limit - search_us, limit)
+        allowed = late or _gaps_between(gaps, start + min_us, limit)[-1:] or [(limit - search_us, limit)]
+        cut = best_cut(allowed, profile)
         assert cut is not None
         windows.append((start, cut))
         start = cut
     return [*windows, (start, end)]
+
+
+def count_word_cuts(windows: Sequence[Span], gaps: Sequence[Span]) -> int:
+    """How many windows are cut from the next inside a word."""
+    return sum(not _gaps_between(gaps, end, end) for _, end in windows[:-1])
 
 
 def find_gaps(words: Sequence[TimedWord], span: Span) -> list[Span]:

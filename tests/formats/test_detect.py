@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.formats.detect import detect
+from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, atomic_text
 
 
@@ -36,6 +36,8 @@ def test_by_name(name: str, found: str) -> None:
         ('{"audio_filepath": "a"}\n', "manifest"),
         ('{"audio_filepath": "a", "speaker": "x", "session_id": "s"}\n', "manifest"),
         ('{"audio_filepath": "a", "speaker": "x", "text": ""}\n', "sources"),
+        ('{"session_id": "s", "text": "<spk0> hi"}\n', "sst"),
+        ('{"id": "m", "wavs": [], "delays": [], "durations": [], "speakers": [], "texts": []}\n', "mixlist"),
         ('{"id": "a", "recording_id": "r", "start": 0, "duration": 1}\n', "lhotse"),
     ],
 )
@@ -50,8 +52,9 @@ def test_by_content(tmp_path: Path, text: str, found: str, name: str) -> None:
     ("text", "message"),
     [
         ("", "has no lines that would tell its format"),
-        ("hello\n", "line 1: does not look like any format that sortk reads"),
-        ('\n{"id": 1}\n', "line 2: does not look like any format that sortk reads"),
+        ("hello\n", "line 1: has no format that sortk knows"),
+        ('\n{"id": 1}\n', "line 2: has no format that sortk knows"),
+        ('{\n "key": 1,\n "settings": {}\n}\n', "line 1: has no format that sortk knows"),
         ("{\n", "line 1: broken JSON"),
     ],
 )
@@ -62,6 +65,7 @@ def test_nothing_known(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_folders(tmp_path: Path) -> None:
+    (tmp_path / "none-of-ours").mkdir()
     for folder, file, text in (
         ("kaldi", "wav.scp", ""),
         ("lhotse", "supervisions.jsonl.gz", ""),
@@ -75,4 +79,13 @@ def test_folders(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="holds files of several formats: rttm, stm"):
         detect(tmp_path / "rttm")
     with pytest.raises(FileNotFoundError, match="file in this folder"):
-        detect(tmp_path)
+        detect(tmp_path / "none-of-ours")
+    (tmp_path / "seglst" / "done.json").write_text("{}")
+    (tmp_path / "seglst" / "manifest.jsonl").touch()
+    assert detect(tmp_path / "seglst") == "seglst"
+    (tmp_path / "lists" / "diar").mkdir(parents=True)
+    (tmp_path / "lists" / "done.json").write_text("{}")
+    (tmp_path / "lists" / "rejected.jsonl").touch()
+    (tmp_path / "lists" / "diar" / "train.jsonl").touch()
+    assert detect(tmp_path / "lists") == "lists"
+    assert lists_in(tmp_path / "lists") == [tmp_path / "lists" / "diar" / "train.jsonl"]

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,6 +73,14 @@ def test_files_in_a_folder(tmp_path: Path) -> None:
         files.files_in(tmp_path, ".rttm", ".stm")
 
 
+def test_markers_of_stages_are_not_their_data(tmp_path: Path) -> None:
+    for name in (*files.MARKERS, "a.json"):
+        (tmp_path / name).write_text('{\n "key": 1\n}\n')
+    assert files.files_in(tmp_path, ".json") == [tmp_path / "a.json"]
+    (tmp_path / "summary.json").write_text("[]")  # SegLST of a session of that name
+    assert files.files_in(tmp_path, ".json") == [tmp_path / "a.json", tmp_path / "summary.json"]
+
+
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
@@ -103,6 +118,63 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@contextmanager
+def file_size_limit(n_bytes: int) -> Iterator[None]:
+    """A disk that is full: writes beyond the limit fail."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("size", [3_000, 3_000_000])  # fails when it is closed, and while it is written
+def test_a_full_disk_names_the_file(tmp_path: Path, name: str, size: int) -> None:
+    text = os.urandom(size).hex()
+    with pytest.raises(OSError, match="File too large") as caught, file_size_limit(1_000):
+        with files.atomic_text(tmp_path / name) as file:
+            file.write(text)
+    assert caught.value.filename == str(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IsADirectoryError) as caught, files.atomic_text(tmp_path / "a"):
+        raise AssertionError("found out only after the work")
+    assert str(caught.value) == f"{tmp_path / 'a'}: is a folder, not a file"
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prefix: str, suffix: str, dir: Path) -> None:  # noqa: A002
+        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}x{suffix}")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(PermissionError, match="Permission denied") as caught, files.atomic_text(tmp_path / "a"):
+        pass
+    assert caught.value.filename == str(tmp_path / "a")
+
+
+def test_errors_of_the_temporary_file_name_the_target_and_others_stay(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_path(tmp_path / "a") as temporary:
+        temporary.unlink()
+    assert caught.value.filename == str(tmp_path / "a")
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_path(tmp_path / "a"):
+        (tmp_path / "other").read_text()
+    assert caught.value.filename == str(tmp_path / "other")
+    with pytest.raises(FileNotFoundError, match=r"other: no such file$"), files.atomic_path(tmp_path / "a"):
+        list(files.read_lines(tmp_path / "other"))
+
+
+@pytest.fixture
+def no_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(files.ROOT_VARIABLE, "")  # so that what a test sets is undone
+    monkeypatch.delenv(files.ROOT_VARIABLE)
+
+
+@pytest.mark.usefixtures("no_root")
 def test_paths_are_relative_nearby_and_absolute_far_away(tmp_path: Path) -> None:
     named_in = tmp_path / "exp" / "00" / "train.jsonl"
     near, far = tmp_path / "exp" / "01" / "a.flac", tmp_path.parent / "corpus" / "a.flac"
@@ -110,6 +182,39 @@ def test_paths_are_relative_nearby_and_absolute_far_away(tmp_path: Path) -> None
     assert files.path_text(far, named_in) == str(far)
     assert files.resolve_path("../01/a.flac", named_in) == near
     assert files.resolve_path(str(far), named_in) == far
+    assert files.path_text(tmp_path / "a.flac", named_in) == str(tmp_path / "a.flac")
+
+
+@pytest.mark.usefixtures("no_root")
+def test_paths_are_relative_within_a_root_however_deep(tmp_path: Path) -> None:
+    exp = tmp_path / "exp"
+    named_in, target = exp / "variant" / "02-clean.partial" / "diar" / "a.jsonl", exp / "01-simulate" / "a.flac"
+    assert files.path_text(target, named_in) == str(target)
+    with files.relative_within(exp):
+        assert files.path_text(target, named_in) == "../../../01-simulate/a.flac"
+        assert files.path_text(tmp_path / "a.flac", named_in) == str(tmp_path / "a.flac")
+        assert files.path_text(tmp_path / "experiment" / "a", named_in) == str(tmp_path / "experiment" / "a")
+        with files.relative_within(exp / "variant"):
+            assert files.path_text(target, named_in) == str(target)
+        assert files.path_text(target, named_in) == "../../../01-simulate/a.flac"
+        outside = tmp_path / "x" / "y" / "a.jsonl"
+        assert files.path_text(tmp_path / "x" / "a.flac", outside) == "../a.flac"
+        assert files.path_text(target, outside) == str(target)
+    assert files.path_text(target, named_in) == str(target)
+
+
+@pytest.mark.usefixtures("no_root")
+def test_processes_inherit_the_root(tmp_path: Path) -> None:
+    script = """
+from pathlib import Path
+from sortk.formats.files import path_text
+print(path_text(Path("a"), Path("b/c/d/e")))
+"""
+    files.set_root(tmp_path)
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "../../../a\n"
+    files.set_root(None)
+    assert files.ROOT_VARIABLE not in os.environ
 
 
 def test_quote_cuts_what_is_too_long_to_read() -> None:

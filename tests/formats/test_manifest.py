@@ -126,11 +126,14 @@ def test_lines_that_are_no_objects(line: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("second", [{"session_id": "a"}, {"audio_filepath": "other/a.flac"}])
-def test_a_session_that_appears_twice_names_both_lines(second: dict[str, Any]) -> None:
+DERIVED = "; it comes from the name of the audio, so give every line its own session_id"
+
+
+@pytest.mark.parametrize(("second", "advice"), [({"session_id": "a"}, ""), ({"audio_filepath": "b/a.flac"}, DERIVED)])
+def test_a_session_that_appears_twice_names_both_lines(second: dict[str, Any], advice: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse(json.dumps(GOOD), "", json.dumps(GOOD | second))
-    assert str(caught.value) == "/data/train.jsonl, line 3: session_id 'a' stands in line 1 already"
+    assert str(caught.value) == f"/data/train.jsonl, line 3: session_id 'a' stands in line 1 already{advice}"
 
 
 def test_files_are_only_looked_at_when_asked(tmp_path: Path) -> None:

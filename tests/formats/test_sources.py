@@ -85,7 +85,10 @@ def test_errors_name_line_key_and_value(changes: dict[str, Any], message: str) -
 def test_an_utterance_that_appears_twice_names_both_lines() -> None:
     with pytest.raises(FormatError) as caught:
         parse(json.dumps(GOOD), json.dumps(GOOD | {"audio_filepath": "b/a.wav"}))
-    assert str(caught.value) == "/data/sources.jsonl, line 2: utterance_id 'ann-a-0' stands in line 1 already"
+    assert str(caught.value) == (
+        "/data/sources.jsonl, line 2: utterance_id 'ann-a-0' stands in line 1 already; "
+        "it comes from the name of the audio, so give every line its own utterance_id"
+    )
 
 
 def test_missing_audio(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,38 @@ def test_sources(tmp_path: Path, flac: Path) -> None:
     sources.write(path, [*spoken, Source("u3", tmp_path / "none.flac", 1.0, 9.0, "ann", "")])
     with pytest.raises(FormatError, match="line 3: audio_filepath names a file that does not exist"):
         validate(path)
+
+
+def test_sst(tmp_path: Path) -> None:
+    path = tmp_path / "sst.jsonl"
+    texts = {"s": "<spk0> well i <spk1> yes", "t": "hi <cs> you"}
+    path.write_text("".join(f'{{"session_id": "{name}", "text": "{text}"}}\n' for name, text in texts.items()))
+    assert validate(path) == "sst, 2 sessions, 5 words"
+    path.write_text('{"session_id": "s", "text": "hi"}\n' * 2)
+    with pytest.raises(FormatError, match=r"line 2: session_id 's' stands in line 1 already$"):
+        validate(path)
+    path.write_text('{"session_id": "s", "text": "hi"}\n{"session_id": "t"}\n')
+    with pytest.raises(FormatError, match="line 2: text is missing"):
+        validate(path)
+
+
+def test_a_list_of_librispeechmix(tmp_path: Path) -> None:
+    columns = {"wavs": ["a", "b"], "delays": [0, 1.5], "durations": [1800, 1800], "speakers": ["1", "2"]}
+    mixtures = [columns | {"id": f"dev/{name}", "texts": ["A", "B"]} for name in "xyz"]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, mixtures)))
+    assert validate(tmp_path / "list.jsonl") == "mixlist, 3 mixtures, 6 utterances, 2 speakers, 3.00 h of speech"
+
+
+def test_the_folder_of_a_stage(tmp_path: Path, flac: Path) -> None:
+    out = tmp_path / "out"
+    for name in ("diar/train", "diar/dev", "asr/train"):
+        manifest.write(out / f"{name}.jsonl", [Session("s", flac)])
+    for name in ("done.json", "summary.json"):
+        (out / name).write_text('{\n "key": 1\n}\n')
+    (out / "rejected.jsonl").write_text('{"id": "x", "rule": "short", "value": 1}\n')
+    one = "manifest, 1 session, 0.00 h of audio"
+    assert validate(out) == f"asr/train.jsonl: {one}; diar/dev.jsonl: {one}; diar/train.jsonl: {one}"
+    assert validate(out / "diar") == f"dev.jsonl: {one}; train.jsonl: {one}"
+    (out / "diar" / "dev.jsonl").write_text('{"audio_filepath": "none.flac"}')
+    with pytest.raises(FormatError, match=r"dev\.jsonl, line 1: audio_filepath names a file that does not exist"):
+        validate(out)

@@ -4,6 +4,8 @@ import filecmp
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,10 +17,10 @@ from sortk.cluster import run_local
 from sortk.formats import audio, manifest, rttm, seglst, uem
 from sortk.prepare.clean import CleanOptions, CleanSummary, clean_set, clean_sets
 from sortk.prepare.timestamps import TimestampOptions, time_words
-from sortk.records import Segment, Session
+from sortk.records import Region, Segment, Session
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-NO_SAD = CleanOptions(sad="none")
+NO_SAD = CleanOptions(sad="none", check_audio=False)
 WORDS = TimestampOptions()
 VOCABULARY = ("yeah", "okay", "so", "uh", "um", "mm-hmm", "the", "remote", "control", "speech", "button", "animal")
 
@@ -77,7 +79,7 @@ def test_a_small_session_by_hand(tmp_path: Path) -> None:
     said = [Segment("rec", *row) for row in rows]
     session = write_session(tmp_path / "in", "rec", [Segment("rec", *row[:3]) for row in rows], said, 50.0)
     out = tmp_path / "out"
-    options = CleanOptions(sad="none", window_max_seconds=40.0, max_speakers=2)
+    options = replace(NO_SAD, window_max_seconds=40.0, max_speakers=2)
     summary = clean_sets({"train": [session]}, options, WORDS, out)["train"]
 
     # Windows: the longest silence from 30 to 40 s lies between 38 and 40 s. The first has three speakers.
@@ -176,6 +178,23 @@ def test_ami_sessions_obey_every_rule(tmp_path: Path) -> None:
     check_sums(summary, sessions, windows, samples, read_rejected(out))
     assert summary.outputs["diar"].us_rejected["max_speakers"] > 0  # EN2001a has five speakers
     assert summary.outputs["asr"].us_out > 0.8 * summary.outputs["asr"].us_in
+
+
+def test_no_window_of_the_ami_dev_set_cuts_a_word(tmp_path: Path) -> None:
+    ends = uem.read(SHARED / "refs" / "ami" / "dev.uem") if (SHARED / "refs" / "ami").is_dir() else []
+    sessions = ami_sessions(tmp_path / "in", "dev", [region.session_id for region in ends])
+    out, n_cuts = tmp_path / "out", 0
+    options = replace(NO_SAD, max_speakers=9)  # keeps all windows with speech
+    summary = clean_sets({"dev": sessions}, options, WORDS, out)["dev"]
+    assert len(sessions) == 18 and "word_cut_by_window" not in summary.repairs
+    windows = manifest.read(out / "diar" / "dev.jsonl")
+    for session in sessions:
+        words = time_words(seglst.read(out / "seglst" / f"{session.session_id}.json"), WORDS)
+        own = [window for window in windows if window.audio_path == session.audio_path]
+        for _, after in pairwise(own):
+            n_cuts += 1
+            assert not any(word.start < after.offset - 2e-6 and word.end > after.offset + 2e-6 for word in words)
+    assert n_cuts > 18 * 10
 
 
 def inside(segments: Sequence[Segment], piece: Session, tolerance: float = 0.0) -> list[Segment]:
@@ -289,14 +308,68 @@ def test_ids_that_would_overwrite_files_are_refused(tmp_path: Path) -> None:
         clean_sets({"train": [session], "valid": [session]}, NO_SAD, WORDS, tmp_path / "out")
     with pytest.raises(ValueError, match=r"session id '\.\./s' cannot be the name of a file"):
         clean_set([Session("../s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
+    with pytest.raises(ValueError, match=r"session id '\.s' cannot be the name of a file: it starts with a dot"):
+        clean_set([Session(".s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
 
 
 def test_missing_files_name_the_session(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="session s: it names no RTTM file"):
         clean_set([Session("s", tmp_path / "s.flac", duration=3.0)], NO_SAD, WORDS, tmp_path / "out", "train")
     session = make_conversation(tmp_path / "in", "s", 30.0)
-    with pytest.raises(ValueError, match=r"s\.flac: no such audio file"):
-        clean_set([session], CleanOptions(), WORDS, tmp_path / "out", "train")
+    for options in (CleanOptions(), CleanOptions(sad="none"), CleanOptions(check_audio=False)):
+        with pytest.raises(ValueError, match=r"s\.flac: no such audio file"):
+            clean_set([session], options, WORDS, tmp_path / "out", "train")
+
+
+def test_one_rttm_cannot_be_about_several_other_recordings(tmp_path: Path) -> None:
+    first, second = (make_conversation(tmp_path / "in", name, 30.0) for name in ("a", "b"))
+    rttm.write(tmp_path / "c.rttm", [Segment("c", "A", 1.0, 2.0)])
+    shared = [replace(session, rttm_path=tmp_path / "c.rttm") for session in (first, second)]
+    with pytest.raises(ValueError, match=r"c\.rttm: is about session 'c', but 'a' and 1 more sessions"):
+        clean_sets({"train": shared[:1], "valid": shared[1:]}, NO_SAD, WORDS, tmp_path / "out")
+    windows = [replace(shared[0], session_id="w1"), replace(shared[0], session_id="w2", offset=5.0, duration=9.0)]
+    summary = clean_sets({"train": windows}, NO_SAD, WORDS, tmp_path / "out")["train"]
+    assert summary.repairs["rttm_of_other_id"] == 2
+
+
+def test_time_outside_the_uem_is_rejected_and_counted(tmp_path: Path) -> None:
+    session = make_conversation(tmp_path / "in", "s", 200.0)
+    uem.write(tmp_path / "s.uem", [Region("s", 12.5, 60), Region("s", 100, 180)])
+    sessions = [replace(session, uem_path=tmp_path / "s.uem")]
+    sessions += [replace(sessions[0], session_id="late", audio_path=tmp_path / "s.flac", offset=190.0, duration=8.0)]
+    out = tmp_path / "out"
+    summary = clean_sets({"train": sessions}, NO_SAD, WORDS, out)["train"]
+    for output in ("diar", "asr"):
+        counts = summary.outputs[output]
+        assert counts.us_rejected["outside_uem"] == 12_500_000 + 20_000_000 + 8_000_000
+        assert counts.us_in == counts.us_out + sum(counts.us_rejected.values()) == 208_000_000
+        pieces = manifest.read(out / output / "train.jsonl")
+        assert min(piece.offset for piece in pieces) >= 12.5
+        assert max(piece.offset + (piece.duration or 0) for piece in pieces) <= 180
+    lines = [line for line in read_rejected(out) if line["rule"] == "outside_uem" and line["output"] == "diar"]
+    assert [(line["id"], line["value"]) for line in lines] == [
+        ("s-0000000-0012500", 12.5),
+        ("s-0180000-0200000", 20.0),
+        ("late-0190000-0198000", 8.0),
+    ]
+
+
+def test_fillers_count_in_the_language_of_the_transcripts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [("A", 0.0, 1.0, "um"), ("B", 2.0, 12.0, "und dann noch einmal")]
+    said = [Segment("s", *row) for row in rows]
+    session = write_session(tmp_path / "in", "s", said, said, 15.0)
+    kept = {}
+    for lang in ("en_US", "de_DE", "it_IT"):
+        summary = clean_sets({"a": [session], "b": []}, NO_SAD, TimestampOptions(lang), tmp_path / lang)["a"]
+        kept[lang] = summary.outputs["asr"].pieces_out
+    assert kept == {"en_US": 0, "de_DE": 1, "it_IT": 1}
+    assert [record.args for record in caplog.records if record.levelname == "WARNING"] == [("it_IT",)]
+
+
+def test_the_folder_of_transcripts_is_there_even_without_any(tmp_path: Path) -> None:
+    session = write_session(tmp_path / "in", "s", [Segment("s", "A", 0.0, 5.0)], None, 15.0)
+    clean_sets({"train": [session]}, NO_SAD, WORDS, tmp_path / "out")
+    assert list((tmp_path / "out" / "seglst").iterdir()) == []
 
 
 def test_manifests_keep_what_other_tools_wrote_and_can_be_moved(tmp_path: Path) -> None:

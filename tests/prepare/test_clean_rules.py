@@ -42,7 +42,7 @@ def excerpt(
         said = [(name, start, end, "word") for name, times in turns.items() for start, end in times]
     words = sorted(TimedWord(to_us(start), to_us(end), name, text) for name, start, end, text in said)
     whole = (0, 100 * SECOND)
-    recording = Recording("rec", whole, spans, [], words, Counter())
+    recording = Recording("rec", whole, whole, spans, [], words, Counter())
     view = RecordingView(recording, spans, Profile(turn for times in spans.values() for turn in times))
     return view.sample((to_us(span[0]), to_us(span[1])))
 
@@ -130,6 +130,14 @@ def test_filler_start(words: str, expected: float | None) -> None:
     assert starts_with_fillers(excerpt(said=said), fillers, 2) == expected
 
 
+def test_fillers_are_those_of_the_transcripts() -> None:
+    assert "um" in CleanOptions().find_fillers("en_US") and "um" not in CleanOptions().find_fillers("de_DE")
+    assert "ähm" in CleanOptions().find_fillers("de_DE")
+    assert "ähm" in CleanOptions(filler_lang="de").find_fillers("en_US")  # unless another list is asked for
+    none = CleanOptions().find_fillers("it_IT")
+    assert not none and starts_with_fillers(excerpt(said=[("A", 0, 1, "um")]), none, 2) is None
+
+
 def test_plain_words() -> None:
     assert [plain_word(text) for text in ("Okay,", "uh-huh.", "[Mm]", "don't", "“So”", "...")] == [
         "okay",
@@ -143,13 +151,13 @@ def test_plain_words() -> None:
 
 def test_the_first_rule_that_drops_is_named() -> None:
     options = CleanOptions(max_speakers=1)
-    assert judge(excerpt((0, 5)), sample_rules(options)) == ("too_short", 5.0)
-    assert judge(excerpt((0, 15)), sample_rules(options)) == ("no_words", 0.0)
+    assert judge(excerpt((0, 5)), sample_rules(options, ())) == ("too_short", 5.0)
+    assert judge(excerpt((0, 15)), sample_rules(options, ())) == ("no_words", 0.0)
     two = excerpt((0, 15), A=[(0, 5)], B=[(0, 5)])
-    assert judge(two, sample_rules(options)) == ("max_speakers", 2.0)
+    assert judge(two, sample_rules(options, ())) == ("max_speakers", 2.0)
     assert judge(two, window_rules(options)) == ("max_speakers", 2.0)
-    assert judge(two, sample_rules(CleanOptions())) == ("overlap_start", 5.0)
-    assert judge(two, sample_rules(CleanOptions(max_edge_overlap_seconds=5))) is None
+    assert judge(two, sample_rules(CleanOptions(), ())) == ("overlap_start", 5.0)
+    assert judge(two, sample_rules(CleanOptions(max_edge_overlap_seconds=5), ())) is None
     assert judge(excerpt((0, 15)), window_rules(options)) == ("no_speech", 0.0)
 
 

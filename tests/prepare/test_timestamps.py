@@ -166,7 +166,7 @@ def test_a_session_without_words_is_written_and_counted(tmp_path: Path) -> None:
     assert seglst.read(tmp_path / "out" / "wordless.json") == []
 
 
-@pytest.mark.parametrize("session_id", ["../m1", "a/b", "..", "."])
+@pytest.mark.parametrize("session_id", ["../m1", "a/b", "..", ".", ".hidden"])
 def test_a_session_cannot_leave_the_folder(tmp_path: Path, session_id: str) -> None:
     path = write_segments(make_meeting("good") + make_meeting(session_id), tmp_path / "in" / "in.json")
     with pytest.raises(ValueError, match=r"in.json: session id '.*' cannot be the name of a file"):
@@ -187,6 +187,16 @@ def test_missing_input_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no .json file"):
         write_timestamps(tmp_path / "empty", tmp_path / "out")
+
+
+def test_an_empty_folder_may_be_allowed(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert write_timestamps(tmp_path / "empty", tmp_path / "out", allow_empty=True) == TimestampSummary()
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(FileNotFoundError, match=r"none: no such file"):
+        write_timestamps(tmp_path / "none", tmp_path / "out", allow_empty=True)
+    write_segments(make_meeting("m1"), tmp_path / "full" / "m1.json")
+    assert write_timestamps(tmp_path / "full", tmp_path / "out", allow_empty=True).sessions == 1
 
 
 def test_options_travel_to_other_processes() -> None:

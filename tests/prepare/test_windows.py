@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sortk.prepare.recordings import TimedWord
 from sortk.prepare.spans import Profile, Span, Stretch, clip, intersect, merge, to_seconds, to_us
-from sortk.prepare.windows import best_cut, cut_samples, cut_windows, find_gaps
+from sortk.prepare.windows import best_cut, count_word_cuts, cut_samples, cut_windows, find_gaps
 
 SECOND = 1_000_000
 spans = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pair[0], sum(pair))), max_size=25)
@@ -82,22 +82,51 @@ def test_a_good_cut_is_preferred_among_silences_only() -> None:
     assert best_cut(seconds((80, 90)), profile, lambda time: time == to_us(83.5)) == to_us(86)  # there somebody speaks
 
 
+def windows_of(duration: float, profile: Profile, *said: tuple[float, float]) -> list[Span]:
+    span = (0, to_us(duration))
+    return cut_windows(span, find_gaps(words(*said), span), profile, 10 * SECOND, 90 * SECOND, 10 * SECOND)
+
+
 def test_windows_by_hand() -> None:
     profile = Profile(seconds((0, 84), (86, 170), (172, 240)))
-    windows = cut_windows((0, to_us(240)), profile, 10 * SECOND, 90 * SECOND, 10 * SECOND)
+    windows = windows_of(240, profile)
     assert windows == seconds((0, 85), (85, 171), (171, 240))
-    assert cut_windows((0, to_us(90)), profile, 10 * SECOND, 90 * SECOND, 10 * SECOND) == seconds((0, 90))
+    assert windows_of(90, profile) == seconds((0, 90))
 
 
 def test_the_last_window_is_no_crumb() -> None:
-    windows = cut_windows((0, to_us(91)), Profile([]), 10 * SECOND, 90 * SECOND, 10 * SECOND)
+    windows = windows_of(91, Profile([]))
     assert windows == seconds((0, 76), (76, 91))  # the middle of 71 to 81, not of 80 to 90
 
 
-@given(turns=spans, length=st.integers(1, 340), offset=st.integers(0, 50))
+def test_windows_are_cut_between_words() -> None:
+    speech = Profile(seconds((0, 84), (86, 100)))
+    assert windows_of(100, speech) == seconds((0, 85), (85, 100))
+    # A word over the silence: the only gap in the search stretch lies between two words that touch.
+    assert windows_of(100, speech, (0, 83), (83, 91)) == seconds((0, 83), (83, 100))
+    # No gap there: the last one before, where its silence is longest.
+    assert windows_of(100, speech, (0, 40), (41, 50), (50, 91)) == seconds((0, 50), (50, 100))
+    # The last window's minimum counts for gaps as well: 91 s leave no cut after 81 s.
+    assert windows_of(91, Profile([]), (0, 60), (62, 82), (83, 91)) == seconds((0, 61), (61, 91))
+
+
+def test_words_are_cut_only_where_there_is_no_gap_and_that_is_counted() -> None:
+    said, span = [(0.0, 5.0), (6.0, 95.0), (96.0, 200.0)], (0, to_us(200))
+    gaps = find_gaps(words(*said), span)
+    windows = windows_of(200, Profile(seconds(*said)), *said)
+    assert windows[0] == seconds((0, 85))[0]  # the gap at 5 s would leave a crumb
+    assert windows[1] == seconds((85, 170))[0]  # and so would the one at 95 s: it is cut to the moment 95 s
+    assert count_word_cuts(windows, gaps) == 2
+
+
+@given(turns=spans, said=spans, length=st.integers(1, 340), offset=st.integers(0, 50))
 @settings(deadline=None)
-def test_windows_tile_and_are_short_enough(turns: list[Span], length: int, offset: int) -> None:
-    windows = cut_windows((offset, offset + length), Profile(turns), 10, 90, 10)
+def test_windows_tile_and_are_short_enough(turns: list[Span], said: list[Span], length: int, offset: int) -> None:
+    whole = (offset, offset + length)
+    gaps = find_gaps([TimedWord(*word, "A", "w") for word in sorted(said)], whole)
+    windows = cut_windows(whole, gaps, Profile(turns), 10, 90, 10)
+    crossed = [end for _, end in windows[:-1] if any(word[0] < end - 1 and end + 1 < word[1] for word in said)]
+    assert len(crossed) <= count_word_cuts(windows, gaps)
     assert [window[0] for window in windows] + [windows[-1][1]] == [offset, *(window[1] for window in windows)]
     assert windows[-1][1] == offset + length
     assert all(end - start <= 90 for start, end in windows)

@@ -1,0 +1,83 @@
+"""Who may write a folder, and who reads it: flock on a small file beside it.
+
+The kernel releases a lock when its process ends, however it ends: none can be left behind. The file says who holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; that is no reason to refuse a run
+
+
+@contextlib.contextmanager
+def hold_for_writing(path: Path, title: str) -> Iterator[None]:
+    """Alone; ValueError that says who has it if somebody writes or reads."""
+    with _open_locked(path, fcntl.LOCK_EX, title) as file:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def hold_for_reading(path: Path, title: str) -> Iterator[None]:
+    """Together with other readers: nobody replaces the folder meanwhile."""
+    try:
+        file = _open_locked(path, fcntl.LOCK_SH, title)
+    except OSError:  # a finished folder may lie where this process cannot write
+        yield
+        return
+    with file:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):  # the last reader clears up
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+
+
+def find_writer(path: Path) -> str:
+    """Who writes right now; empty if nobody does."""
+    try:
+        with path.open("r", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(path)
+    except OSError:
+        return ""
+    return ""
+
+
+def _open_locked(path: Path, kind: int, title: str) -> IO[str]:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            if time.monotonic() > give_up:
+                raise ValueError(f"{title} is already being run by {_read_holder(path)}; wait for it to end") from None
+            time.sleep(0.05)
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # its last holder has removed it in the meantime
+
+
+def _read_holder(path: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8") or "another process, or is being read by one"
+    return "another process"
