@@ -133,9 +133,12 @@ def file_size_limit(n_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize("size", [3_000, 3_000_000])  # fails when it is closed, and while it is written
 def test_a_full_disk_names_the_file(tmp_path: Path, name: str, size: int) -> None:
     text = os.urandom(size).hex()
-    with pytest.raises(OSError, match="File too large") as caught, file_size_limit(1_000):
-        with files.atomic_text(tmp_path / name) as file:
-            file.write(text)
+    with (
+        pytest.raises(OSError, match="File too large") as caught,
+        file_size_limit(1_000),
+        files.atomic_text(tmp_path / name) as file,
+    ):
+        file.write(text)
     assert caught.value.filename == str(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -148,7 +151,7 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(prefix: str, suffix: str, dir: Path) -> None:  # noqa: A002
+    def refuse(prefix: str, suffix: str, dir: Path) -> None:
         raise PermissionError(13, "Permission denied", f"{dir}/{prefix}x{suffix}")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
