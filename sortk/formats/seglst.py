@@ -23,7 +23,6 @@ from sortk.formats.files import (
     Lines,
     ZeroDuration,
     atomic_text,
-    files_in,
     parse_seconds,
     quote,
     read_lines,
@@ -39,11 +38,6 @@ _json_text = json.JSONEncoder(ensure_ascii=False).encode
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
     """All segments, in the order of the file."""
     return list(parse(read_lines(path), path, zero_duration))
-
-
-def read_folder_or_file(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
-    """The segments of a file, or of every `*.json` in a folder, sorted by name."""
-    return [segment for file in files_in(path, ".json") for segment in read(file, zero_duration)]
 
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:

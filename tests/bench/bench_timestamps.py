@@ -25,6 +25,7 @@ from sortk.corpora.espeak import EspeakSpeaker, all_speakers
 from sortk.corpora.sentences import make_sentence
 from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import seglst, sources
+from sortk.formats.files import files_in
 from sortk.prepare.sst import build_sst, join_words, write_sst
 from sortk.prepare.syllables import Rule, approximate_word_times, weigh_word
 from sortk.prepare.timestamps import TimestampOptions, time_words, write_timestamps
@@ -99,8 +100,9 @@ def join_digits() -> Truth:
 def read_words(path: Path) -> Truth:
     """SegLST of words: those of a speaker with less than half a second between them are a segment."""
     by_session: dict[str, list[Segment]] = {}
-    for word in seglst.read_folder_or_file(path, zero_duration="keep"):
-        by_session.setdefault(word.session_id, []).append(word)
+    for file in files_in(path, ".json"):
+        for word in seglst.read(file, zero_duration="keep"):
+            by_session.setdefault(word.session_id, []).append(word)
     segments = []
     for words in by_session.values():
         by_speaker: dict[str, list[Segment]] = {}

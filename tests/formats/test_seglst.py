@@ -113,14 +113,6 @@ def test_what_cannot_be_written(tmp_path: Path, segment: Segment) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_or_file(tmp_path: Path) -> None:
-    seglst.write(tmp_path / "b.json", [Segment("b", "x", 0, 1)])
-    seglst.write(tmp_path / "a.json", [Segment("a", "x", 0, 1)])
-    (tmp_path / "readme.txt").write_text("not SegLST")
-    assert [segment.session_id for segment in seglst.read_folder_or_file(tmp_path)] == ["a", "b"]
-    assert [segment.session_id for segment in seglst.read_folder_or_file(tmp_path / "b.json")] == ["b"]
-
-
 @given(items=st.lists(segments(text=texts | st.text(st.characters(codec="utf-8")))))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, items: list[Segment]) -> None:
     path = tmp_path_factory.getbasetemp() / "round.json"
