@@ -65,7 +65,7 @@ class Folder:
 
     @property
     def failed(self) -> Path:
-        """Is there when a run ended with an error, not by a kill: nobody misses what such a run has made."""
+        """Is there when a run ended with an error, not by a kill. With its inputs mended it may start over."""
         return self.partial / "log" / "failed"
 
     @property
@@ -137,7 +137,7 @@ def inspect_folder(folder: Folder, identity: Identity) -> Status:
         return Status("partial", "goes on from where it stopped", holder=holder)
     if done is not None:
         return Status("stale", "; ".join(identity.changes_since(done)), holder=holder)
-    if started is not None and not folder.failed.exists():
+    if started is not None and not (folder.failed.exists() and started.get("settings") == identity.settings):
         return Status("stale", "unfinished, and " + "; ".join(identity.changes_since(started)), holder=holder)
     return Status("missing", holder=holder)
 

@@ -107,7 +107,7 @@ def _draw_turns(cast: Cast, speech_ms: int, turn_change: float, length_scale: fl
         turns.append(turn)
         unheard.discard(speaker)
         left_ms -= turn.duration_ms
-    for speaker in sorted(unheard, key=lambda name: shortest[name].duration_ms):
+    for speaker in sorted(unheard, key=lambda name: (shortest[name].duration_ms, name)):
         if shortest[speaker].duration_ms <= left_ms:
             turns.append(Turn(speaker, (shortest[speaker],), (0,)))
             left_ms -= shortest[speaker].duration_ms
