@@ -81,8 +81,11 @@ def _serialize_manifest(
     """The samples of a manifest with their SST as text, from the words of their recordings."""
     from sortk.formats import manifest
 
-    found = manifest.read(samples_path)
-    samples = [replace(sample, seglst_path=words / sample.seglst_path.name) for sample in found if sample.seglst_path]
+    samples = [
+        # A sample that names no transcript stays as it is: serializing it is an error that names it.
+        replace(sample, seglst_path=words / sample.seglst_path.name) if sample.seglst_path else sample
+        for sample in manifest.read(samples_path)
+    ]
     serialized, summary = serialize_sessions(samples, options, run_jobs)
     manifest.write(out, serialized)
     log.info("%s: %s", out.name, summary)
@@ -196,7 +199,8 @@ def simulate_folder(
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"seed": seed, "split": split} | dataclasses.asdict(options)
-    inputs = {path.name: hash_file(path) for path in (sources_path, *clip_folders(options))}
+    inputs = {sources_path.name: hash_file(sources_path)}
+    inputs |= {f"folder {path}": hash_file(path) for path in clip_folders(options)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 

@@ -165,6 +165,10 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
     command = ("sst", "--seglst", tmp_path / "words", "--manifest", samples, "--out", tmp_path / "samples.jsonl")
     assert sortk(*command).exit_code == 0
     assert all(sample.text and sample.text.startswith("<spk0>") for sample in manifest.read(tmp_path / "samples.jsonl"))
+    nameless = tmp_path / "nameless.jsonl"
+    nameless.write_text('{"audio_filepath": "a.flac", "duration": 12.0}\n', encoding="utf-8")
+    command = ("sst", "--seglst", tmp_path / "words", "--manifest", nameless, "--out", tmp_path / "x.jsonl")
+    assert "session 'a' names no SegLST" in failed(sortk(*command))
     assert "--probs DIR" in failed(
         sortk(
             "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "x", "--diarizer", "model"
@@ -235,6 +239,16 @@ def test_what_changed_behind_a_manifest_is_noticed(voices: Path, tmp_path: Path)
     path = tmp_path / "sim" / "rttm" / "sim-000000.rttm"
     path.write_text(path.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
     assert "its input files that it names changed" in failed(sortk(*command))
+
+
+def test_other_noise_in_a_folder_of_the_same_name_is_noticed(voices: Path, tmp_path: Path) -> None:
+    clips = {kind: tmp_path / kind / "clips" for kind in ("noise", "rir")}  # two folders of one name
+    for number, folder in enumerate(clips.values()):
+        audio.write_flac(folder / "x.flac", np.full(4000 + number, 0.1, np.float32))
+    command = (tmp_path / "out", "--noise", clips["noise"], "--rir", clips["rir"])
+    assert simulate(voices, *command).exit_code == 0
+    audio.write_flac(clips["noise"] / "y.flac", np.full(4000, 0.1, np.float32))
+    assert f"its input folder {clips['noise']} changed" in failed(simulate(voices, *command))
 
 
 def test_options_that_do_not_go_together_are_usage_errors(voices: Path, tmp_path: Path) -> None:
