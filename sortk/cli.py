@@ -462,6 +462,11 @@ def train_diar(
     train_diar_folder(train, valid, sources, options, init, seed, out, force)
 
 
+@main.group()
+def score() -> None:
+    """Score hypotheses of any system: speakers (der) or words (cpwer, tcpwer, orcwer, wer)."""
+
+
 @main.command()
 @click.argument("source", type=FILE, metavar="IN")
 @click.argument("target", type=FILE, metavar="OUT")

@@ -19,6 +19,8 @@ ROOMS = {
     "prepare": {"prepare", "corpora", "formats"},
     "models": {"models"},
     "training": {"training", "models", "prepare", "corpora", "formats"},
+    "inference": {"inference", "models", "prepare", "corpora", "formats"},
+    "scoring": {"scoring", "inference", "models", "prepare", "corpora", "formats"},
     "report": {"report", "formats"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -45,9 +47,21 @@ def test_a_room_imports_only_rooms_that_the_data_has_passed(path: Path) -> None:
         assert name.split(".")[0] in allowed, f"{path.name} imports sortk.{name}"
 
 
-@pytest.mark.parametrize("name", list(cli.main.commands))
+def leaf_commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
+    """All commands by full name; those of a group in its place: `score der`, ..."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        is_group = isinstance(command, click.Group)
+        found |= leaf_commands(command, f"{prefix}{name} ") if is_group else {f"{prefix}{name}": command}
+    return found
+
+
+COMMANDS = leaf_commands(cli.main)
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_has_help_an_example_and_verbosity(name: str) -> None:
-    command = cli.main.commands[name]
+    command = COMMANDS[name]
     assert command.help and f"Example: sortk {name}" in command.help
     options = {flag for parameter in command.params for flag in parameter.opts}
     assert {"-v", "-q"} <= options
@@ -58,7 +72,7 @@ def test_every_command_has_help_an_example_and_verbosity(name: str) -> None:
 
 def test_every_command_is_in_the_readme() -> None:
     readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
-    for name in cli.main.commands:
+    for name in COMMANDS:
         assert f"sortk {name}" in readme, name
 
 
