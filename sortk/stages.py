@@ -281,8 +281,8 @@ def train_diar_folder(
 ) -> None:
     """`sortk train-diar`."""
     from sortk.formats import manifest, sources
+    from sortk.formats.model_folder import load_model
     from sortk.prepare.simulate import index_sources
-    from sortk.training.checkpoint import load_model
     from sortk.training.train_diar import TrainingData, choose_device, train_diarizer
 
     def work(partial: Path) -> None:

@@ -1,4 +1,4 @@
-"""Model folders and training checkpoints: safetensors and JSON, nothing that could run code when it is read."""
+"""Training checkpoints: safetensors, nothing that could run code when it is read."""
 
 from __future__ import annotations
 
@@ -6,36 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from sortk.formats.files import FormatError, atomic_path, atomic_text
-
-WEIGHTS_NAME, CONFIG_NAME = "model.safetensors", "config.json"
-
-
-def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """A model folder: what to build, and its weights."""
-    _save(folder / WEIGHTS_NAME, weights, {})
-    with atomic_text(folder / CONFIG_NAME) as file:  # last: where it is, the folder is whole
-        json.dump(config, file, indent=1)
-        file.write("\n")
-
-
-def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and config of a model folder."""
-    config_path = folder / CONFIG_NAME
-    if not config_path.is_file():
-        raise FormatError(folder, None, f"not a model folder: no {CONFIG_NAME} in it")
-    try:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FormatError(config_path, None, f"broken JSON ({error})") from None
-    return _load(folder / WEIGHTS_NAME), config
+from sortk.formats.model_folder import load_tensors, save_tensors
 
 
 @dataclass
@@ -63,14 +39,14 @@ class Checkpoints:
         tensors["random.cpu"] = torch.get_rng_state()
         if torch.cuda.is_available():
             tensors["random.cuda"] = torch.cuda.get_rng_state()
-        _save(self.folder / "last.safetensors", tensors, {"progress": json.dumps(vars(progress))})
+        save_tensors(self.folder / "last.safetensors", tensors, {"progress": json.dumps(vars(progress))})
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Puts everything back to where the last checkpoint was taken; a new run starts from nothing."""
         path = self.folder / "last.safetensors"
         if not path.exists():
             return Progress()  # the random numbers go on from where the phase before left them
-        tensors = _load(path)
+        tensors = load_tensors(path)
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
         model.load_state_dict(_with_prefix(tensors, "model."))
@@ -86,7 +62,7 @@ class Checkpoints:
 
     def keep(self, step: int, score: float, model: nn.Module) -> None:
         """Keeps these weights if they are among the best (lowest scores), and drops those that no longer are."""
-        _save(self.folder / "best" / f"{score:.6f}-{step:08d}.safetensors", model.state_dict(), {})
+        save_tensors(self.folder / "best" / f"{score:.6f}-{step:08d}.safetensors", model.state_dict())
         for path in self.best()[self.keep_best :]:
             path.unlink()
 
@@ -96,7 +72,7 @@ class Checkpoints:
 
     def average_best(self) -> dict[str, Tensor]:
         """The mean of the best weights, which is better than any of them."""
-        return average([_load(path) for path in self.best()])
+        return average([load_tensors(path) for path in self.best()])
 
 
 def average(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -112,17 +88,3 @@ def average(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    with atomic_path(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata)
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise FormatError(path, None, "no such file") from None
-    except SafetensorError as error:
-        raise FormatError(path, None, f"damaged safetensors ({error})") from None

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sortk.formats.model_folder import save_model
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.sortformer import SIZES, Sortformer
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Session
 from sortk.training.batches import BatchLoader, ConversationSource, SessionSource, Source, read_segments
-from sortk.training.checkpoint import Checkpoints, save_model
+from sortk.training.checkpoint import Checkpoints
 from sortk.training.diarizer import DiarizerTask
 from sortk.training.loop import train
 from sortk.training.options import PhaseOptions, TrainDiarOptions

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sortk.formats import audio, rttm
+from sortk.formats.model_folder import load_model
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Segment, Session
-from sortk.training.checkpoint import load_model
 from sortk.training.diarizer import count_errors, identify_frames
 from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions
 from sortk.training.train_diar import TrainingData, build_diarizer, train_diarizer
