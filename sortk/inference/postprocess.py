@@ -1,0 +1,229 @@
+"""Posteriors to segments with the six parameters of stage 7: exactly NVIDIA's decisions, for many sessions at once.
+
+In their order, per speaker:
+
+1. Posteriors are repeated to frames of 10 ms. Speech begins at a frame above `onset`; from then on it ends at a frame
+   below `offset` (hysteresis). If onset < offset, a posterior between both does the one and the other in turn, frame by
+   frame: this is no use by itself, but padding closes the gaps, and shipped presets have it.
+2. Segments grow by `pad_onset` and `pad_offset`; those that then meet are one. Speech that lasts to the end of the
+   recording ends where its last 10 ms begin.
+3. Segments below `min_duration_on` are dropped, then gaps below `min_duration_off` are filled.
+
+Times are compared as 32-bit floats, because NVIDIA's are: 0.42 s of speech may be a hair shorter than 0.42.
+
+There is no loop over frames or segments. The posteriors of all rows (a row is one speaker of one session) lie end to
+end, with a frame of certain silence before each; a run is a stretch of frames that say the same (speech, silence, or as
+before), and all that follows is arithmetic on the starts of runs.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.formats.files import FormatError, atomic_text, quote
+from sortk.records import Segment
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FRAME_SECONDS = 0.08  # of the diarizer
+UNIT_SECONDS = 0.01  # of decisions
+SILENCE = -1.0  # a posterior below any offset
+
+
+@dataclass(frozen=True)
+class Postprocess:
+    """How posteriors become segments; the defaults decide at one half and change nothing else."""
+
+    onset: float = 0.5  # a speaker's speech begins above this posterior
+    offset: float = 0.5  # and ends below this one
+    pad_onset: float = 0.0  # seconds that a segment begins earlier
+    pad_offset: float = 0.0  # seconds that it ends later
+    min_duration_on: float = 0.0  # seconds; shorter segments are dropped
+    min_duration_off: float = 0.0  # seconds; shorter gaps are filled
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not isfinite(value):
+                raise ValueError(f"{name} must be a finite number, not {value}")
+        for name in ("onset", "offset"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        for name in ("min_duration_on", "min_duration_off"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but it is {getattr(self, name)}")
+
+
+PRESETS = {
+    "none": Postprocess(),
+    # What NVIDIA found for its first hybrid-loss model.
+    "callhome": Postprocess(0.53, 0.49, 0.23, 0.01, 0.42, 0.34),
+    "dihard3": Postprocess(0.64, 0.74, 0.06, 0.0, 0.10, 0.15),
+}
+
+
+class SegmentArrays(NamedTuple):
+    """Segments of many sessions, one entry each: index of session and speaker, start and end in seconds."""
+
+    session: Ints
+    speaker: Ints
+    start: Floats
+    end: Floats
+
+
+@dataclass(frozen=True)
+class PosteriorRows:
+    """Posteriors of many sessions in one array: rows of frames, a frame of silence before each and after the last."""
+
+    values: npt.NDArray[np.float32]
+    first_frame: Ints  # of each row, and of the one that would follow the last
+    session: Ints  # of each row
+    speaker: Ints
+    n_units: int  # in a frame
+
+
+def join_posteriors(sessions: Sequence[npt.NDArray[Any]], frame_seconds: float = FRAME_SECONDS) -> PosteriorRows:
+    """Lay out posteriors of shape (frames, speakers) for `find_all_segments`; stage 7 does this once."""
+    n_units = round(frame_seconds / UNIT_SECONDS)
+    if n_units < 1 or abs(n_units * UNIT_SECONDS - frame_seconds) > 1e-6:
+        raise ValueError(f"frames must last a multiple of {UNIT_SECONDS} s, not {frame_seconds} s")
+    n_frames = np.array([len(probs) for probs in sessions for _ in range(probs.shape[1])], np.int64)
+    silence = np.full((1, 1), SILENCE, np.float32)
+    pieces = [np.vstack([np.repeat(silence, probs.shape[1], axis=1), probs]).T.ravel() for probs in sessions]
+    return PosteriorRows(
+        values=np.concatenate([*pieces, silence.ravel()]).astype(np.float32, copy=False),
+        first_frame=1 + np.concatenate([[0], np.cumsum(n_frames + 1)]),
+        session=np.repeat(np.arange(len(sessions)), [probs.shape[1] for probs in sessions]),
+        speaker=np.concatenate([np.arange(probs.shape[1]) for probs in sessions] or [np.zeros(0, np.int64)]),
+        n_units=n_units,
+    )
+
+
+def find_all_segments(rows: PosteriorRows, options: Postprocess) -> SegmentArrays:
+    """The segments of all rows, in their order; times are whole milliseconds."""
+    flips = _find_flips(rows, options)
+    begin, finish = flips[0::2], flips[1::2]
+    row = np.searchsorted(rows.first_frame, begin // rows.n_units, side="right") - 1
+    first_unit, next_row_unit = rows.first_frame[row] * rows.n_units, rows.first_frame[row + 1] * rows.n_units
+    lasts = finish == next_row_unit - rows.n_units  # it is the silence between rows that ends it, not a posterior
+    start = np.maximum(0, (begin - first_unit) * UNIT_SECONDS - options.pad_onset)
+    end = (finish - first_unit - lasts) * UNIT_SECONDS + options.pad_offset
+    # Only negative padding leaves less than nothing of a segment; the last one is never asked.
+    kept = (end > start) | lasts
+    found = _Spans(row[kept], start[kept].astype(np.float32), end[kept].astype(np.float32))
+    found = found.join(found.gaps() <= 0)
+    found = found.drop_short(options.min_duration_on)
+    found = found.join(found.gaps() < np.float32(options.min_duration_off))
+    return found.to_arrays(rows)
+
+
+def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> list[Floats]:
+    """Start and end in seconds of each speaker's segments, (n, 2), from posteriors of shape (frames, speakers)."""
+    found = find_all_segments(join_posteriors([probs], frame_seconds), options)
+    times = np.column_stack([found.start, found.end])
+    return [times[found.speaker == speaker] for speaker in range(probs.shape[1])]
+
+
+def name_segments(session_id: str, speakers: Sequence[Floats]) -> list[Segment]:
+    """What `find_segments` found, as records: speaker_0 is the model's first output, and so on."""
+    return [
+        Segment(session_id, f"speaker_{speaker}", start, end)
+        for speaker, times in enumerate(speakers)
+        for start, end in times.tolist()
+    ]
+
+
+def _find_flips(rows: PosteriorRows, options: Postprocess) -> Ints:
+    """Where speech begins and ends in turn, in units (10 ms) from the start of all rows."""
+    above = (rows.values > np.float32(options.onset)).view(np.int8)
+    below = (rows.values < np.float32(options.offset)).view(np.int8)
+    said = above - below  # 1: speech, -1: silence, 0: neither, or both
+    first: Ints = np.concatenate([[0], np.flatnonzero(said[1:] != said[:-1]) + 1])  # frame of each run
+    run = said[first]
+    n_units = np.diff(first, append=len(said)) * rows.n_units
+    alternates = (run == 0) & (options.onset < options.offset)
+    # A run that says nothing goes on as the one before, which says something; an alternating one may end otherwise.
+    after = np.where(run == 0, np.roll(run, 1), run)
+    after[alternates & (n_units % 2 == 1)] *= -1
+    before = np.roll(after, 1)  # the first run is silence, and so is the last one
+    clear: Ints = first[(run != 0) & (run != before)] * rows.n_units
+    if not alternates.any():
+        return clear
+    begin, finish = first[alternates] * rows.n_units, (first * rows.n_units + n_units)[alternates]
+    if options.pad_onset + options.pad_offset >= 2 * UNIT_SECONDS:
+        # Padding closes all gaps of one unit: such a run is speech up to its last end.
+        unsettled = [begin[before[alternates] < 0], finish[after[alternates] < 0] - 1]
+    else:
+        length = finish - begin
+        unsettled = [np.arange(length.sum()) + np.repeat(begin - np.cumsum(length) + length, length)]
+    return np.sort(np.concatenate([clear, *unsettled]))
+
+
+class _Spans(NamedTuple):
+    """Segments of each row in order of time, in seconds as NVIDIA has them."""
+
+    row: Ints
+    start: npt.NDArray[np.float32]
+    end: npt.NDArray[np.float32]
+
+    def gaps(self) -> npt.NDArray[np.float32]:
+        """Seconds from each segment to the next one, which may be of another row."""
+        return self.start[1:] - self.end[:-1]
+
+    def join(self, closed: npt.NDArray[np.bool_]) -> _Spans:
+        """Make neighbours one where the gap between them is closed."""
+        open_gap = ~closed | (self.row[1:] != self.row[:-1])
+        edge = np.ones(min(1, len(self.row)), np.bool_)
+        is_first, is_last = np.concatenate([edge, open_gap]), np.concatenate([open_gap, edge])
+        return _Spans(self.row[is_first], self.start[is_first], self.end[is_last])
+
+    def drop_short(self, min_seconds: float) -> _Spans:
+        kept = self.end - self.start >= np.float32(min_seconds)
+        return _Spans(self.row[kept], self.start[kept], self.end[kept])
+
+    def to_arrays(self, rows: PosteriorRows) -> SegmentArrays:
+        """On a grid of milliseconds, which is finer than any decision."""
+        start, end = np.round(self.start.astype(np.float64), 3), np.round(self.end.astype(np.float64), 3)
+        kept = end > start  # speech in nothing but the last unit
+        row = self.row[kept]
+        return SegmentArrays(rows.session[row], rows.speaker[row], start[kept], end[kept])
+
+
+def read_postprocess(path: Path) -> Postprocess:
+    """The options in a postprocess.toml; what is not in it keeps its default, and the table `notes` is for people."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(path, None, f"not valid TOML: {error}") from None
+    table.pop("notes", None)
+    known = [field.name for field in fields(Postprocess)]
+    for name, value in table.items():
+        if name not in known:
+            raise FormatError(path, None, f"unknown key {quote(name)}; keys: {', '.join(known)}, and the table notes")
+        if type(value) not in (int, float):
+            raise FormatError(path, None, f"{name} is {quote(value)}; it must be a number")
+    try:
+        return Postprocess(**table)
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+
+
+def write_postprocess(path: Path, options: Postprocess, notes: Mapping[str, str | float] | None = None) -> None:
+    """A postprocess.toml; `notes` say where the values come from (trials, DER before and after, ...)."""
+    with atomic_text(path) as file:
+        file.writelines(f"{name} = {float(value)!r}\n" for name, value in asdict(options).items())
+        if notes:
+            file.write("\n[notes]\n")
+            # A JSON string is a TOML string, and Python writes numbers as TOML does.
+            file.writelines(f"{name} = {json.dumps(value)}\n" for name, value in notes.items())
