@@ -23,6 +23,8 @@ FLAC_LEVEL = 5 / 8
 6 3450 x, 802 kB; 8 2360 x, 798 kB."""
 
 UNKNOWN_LENGTH = 2**63 - 1  # libsndfile's frame count of a FLAC stream whose header leaves the length open
+FILTER_ZEROS = 11  # samples of the lower rate to either side that resampling looks at (scipy's filter: 10)
+BLOCK_SECONDS = 60.0
 SAMPLE_RATES = range(1_000, 400_000)  # outside, the header is damaged, and a resampling filter would fill the memory
 
 
@@ -49,17 +51,30 @@ def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_
     A window that reaches over the end of the file ends there; one that starts behind the end is a FormatError, as
     is every file that libsndfile cannot decode to the length that its header promises.
     """
-    if not (0 <= offset < math.inf) or not (duration is None or 0 < duration < math.inf):
-        raise ValueError(f"{path}: no window of {duration} s at {offset} s")
     with _open(path) as file:
-        channels = _decode(path, file, offset, duration)
-        file_rate: int = file.samplerate
-    if not np.isfinite(channels).all():
-        raise FormatError(path, None, "holds samples that are not finite numbers")
-    mono = channels[:, 0] if channels.shape[1] == 1 else channels.mean(axis=1)
-    if file_rate != sample_rate:
-        mono = _resample(mono, file_rate, sample_rate)
-    return np.clip(mono, -1.0, 1.0)  # float files, and filters, can overshoot
+        mono = _decode(path, file, _seek_window(path, file, offset, duration))
+        return _resample(mono, file.samplerate, sample_rate)
+
+
+def read_blocks(
+    path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = 16_000
+) -> Iterator[Samples]:
+    """As `read`, but a minute at a time, so that memory does not grow with the file."""
+    with _open(path) as file:
+        n_wanted = _seek_window(path, file, offset, duration)
+        factor = math.gcd(file.samplerate, sample_rate)
+        up, down = sample_rate // factor, file.samplerate // factor
+        # Blocks begin where an input sample and an output sample coincide, and are filtered with their surroundings.
+        n_block = math.ceil(BLOCK_SECONDS * file.samplerate / down) * down
+        n_around = math.ceil(FILTER_ZEROS * max(1, down / up) / down) * down if up != down else 0
+        known, begin = np.zeros(0, np.float32), 0  # samples of the window, from `begin` on
+        for start in range(0, n_wanted, n_block):
+            stop = min(start + n_block, n_wanted)
+            n_more = min(stop + n_around, n_wanted) - begin - len(known)
+            known = np.concatenate([known, _decode(path, file, n_more)])
+            resampled = _resample(known, file.samplerate, sample_rate)
+            yield resampled[(start - begin) * up // down : math.ceil((stop - begin) * up / down)]
+            known, begin = known[stop - n_around - begin :], stop - n_around
 
 
 def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = 16_000) -> None:
@@ -100,28 +115,44 @@ def _open(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _decode(path: Path, file: Any, offset: float, duration: float | None) -> Samples:
-    """The window as it is in the file, shape (n_samples, channels)."""
+def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -> int:
+    """Goes to the start of the window; how many samples are in it."""
+    if not (0 <= offset < math.inf) or not (duration is None or 0 < duration < math.inf):
+        raise ValueError(f"{path}: no window of {duration} s at {offset} s")
     first = round(offset * file.samplerate)
-    n_left = file.frames - first
+    n_left: int = file.frames - first
     n_wanted = n_left if duration is None else min(n_left, round(duration * file.samplerate))
     if n_wanted <= 0:
         raise FormatError(path, None, f"has no samples at {offset} s: it ends at {file.frames / file.samplerate} s")
     try:
         file.seek(first)
-        samples: Samples = file.read(n_wanted, dtype="float32", always_2d=True)
+    except soundfile.SoundFileError as error:
+        raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
+    return n_wanted
+
+
+def _decode(path: Path, file: Any, n_samples: int) -> Samples:
+    """The next samples as they are in the file, channels averaged."""
+    first = file.tell()
+    try:
+        channels: Samples = file.read(n_samples, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, MemoryError) as error:
         raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
-    if len(samples) < n_wanted:
-        raise FormatError(path, None, f"cut off: {n_wanted} samples are announced from {offset} s, {len(samples)} come")
-    return samples
+    if len(channels) < n_samples:
+        reason = f"{n_samples} samples are announced from {first / file.samplerate} s, {len(channels)} come"
+        raise FormatError(path, None, f"cut off: {reason}")
+    if not np.isfinite(channels).all():
+        raise FormatError(path, None, "holds samples that are not finite numbers")
+    return channels[:, 0] if channels.shape[1] == 1 else channels.mean(axis=1)
 
 
 def _resample(samples: Samples, rate: int, new_rate: int) -> Samples:
-    from scipy.signal import resample_poly  # noqa: PLC0415  (takes a second to import, and few files need it)
+    if rate != new_rate:
+        from scipy.signal import resample_poly  # noqa: PLC0415  (takes a second to import, and few files need it)
 
-    factor = math.gcd(rate, new_rate)
-    return resample_poly(samples, new_rate // factor, rate // factor).astype(np.float32, copy=False)
+        factor = math.gcd(rate, new_rate)
+        samples = resample_poly(samples, new_rate // factor, rate // factor).astype(np.float32, copy=False)
+    return np.clip(samples, -1.0, 1.0)  # float files, and filters, can overshoot
 
 
 def _as_int16(path: Path, samples: npt.NDArray[np.int16] | Samples) -> npt.NDArray[np.int16]:

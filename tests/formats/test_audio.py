@@ -74,6 +74,30 @@ def test_resampling_keeps_a_tone(tmp_path: Path, rate: int) -> None:
     assert np.abs(samples - expected)[200:-200].max() < 2e-3
 
 
+@pytest.mark.parametrize("rate", [7_919, 8_000, 16_000, 44_100, 48_000])  # the first is a prime
+@pytest.mark.parametrize("window", [(0.0, None), (1.3, 4.77), (0.0, 0.01)])
+def test_blocks_are_pieces_of_the_whole(
+    tmp_path: Path, rate: int, window: tuple[float, float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audio, "BLOCK_SECONDS", 1.1)
+    soundfile.write(tmp_path / "a.wav", np.stack([noise(7 * rate + 5), noise(7 * rate + 5)[::-1]], axis=1), rate)
+    blocks = list(audio.read_blocks(tmp_path / "a.wav", *window))
+    whole = audio.read(tmp_path / "a.wav", *window)
+    assert max(len(block) for block in blocks) < 16_000 * 2.2  # the rate that is a prime has blocks of 2 s
+    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=0, atol=1e-6)
+
+
+def test_blocks_of_a_broken_file_end_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audio, "BLOCK_SECONDS", 1.0)
+    samples = np.zeros(40_000)
+    samples[36_000] = np.nan
+    soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
+    blocks = audio.read_blocks(tmp_path / "a.wav")
+    assert len(next(blocks)) == len(next(blocks)) == 16_000
+    with pytest.raises(FormatError, match=r"a\.wav: holds samples that are not finite numbers"):
+        next(blocks)
+
+
 def test_loud_float_files_are_clipped(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.array([3.0, -3.0]), 16_000, subtype="FLOAT")
     np.testing.assert_array_equal(audio.read(tmp_path / "a.wav"), np.array([1, -1], dtype=np.float32))
