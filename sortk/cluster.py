@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import logging
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -34,6 +36,40 @@ def choose_cluster(cluster: str, n_jobs: int) -> RunJobs:
     if cluster == "slurm":
         raise ValueError("--cluster slurm: this version of sortk runs jobs on one machine only; use --cluster local")
     return partial(run_local, n_jobs=n_jobs)
+
+
+def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
+    """`build(work)`; of several processes that torchrun has started, one does so and the others join its work.
+
+    `build` makes a folder by calling the work on it, or finds that there is nothing to do.
+    """
+    if not in_company():
+        return build(work)
+    from sortk.training.processes import join_processes, tell_all  # noqa: PLC0415 - torch, only if needed
+
+    with join_processes() as processes:
+        if not processes.leads:
+            logging.getLogger("sortk").setLevel(logging.WARNING)
+            folder: Path | None = tell_all(None)
+            if folder is not None:
+                work(folder)
+            return folder is not None
+        told: list[Path] = []
+
+        def lead(folder: Path) -> None:
+            told.append(tell_all(folder))
+            work(folder)
+
+        try:
+            return build(lead)
+        finally:
+            if not told:  # nothing to do, or refused
+                tell_all(None)
+
+
+def in_company() -> bool:
+    """Whether torchrun has started several of us."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def run_local(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int = 1) -> Iterator[Result]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sortk.cluster import build_together, in_company
 from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped
 from sortk.locks import hold_for_reading
 from sortk.recipe import Recipe
@@ -35,6 +36,8 @@ class Stage:
     run: Callable[[StageRun], None]
     files: Callable[[Recipe], Sequence[Path]] = lambda recipe: ()
     """Files from outside the experiment whose content counts as a setting."""
+    trains: bool = False
+    """Several processes, started by torchrun, may do it together."""
 
     @property
     def folder_name(self) -> str:
@@ -110,6 +113,8 @@ class Experiment:
             return False
         if missing := self.missing_input(stage):
             raise ValueError(f"{stage.title} reads {missing}")
+        if in_company() and not stage.trains:
+            raise ValueError(f"{stage.title} is not for torchrun, which is for training; start it without, with --nj")
         folders = {name: self.folder(self._by_name[name]) for name in stage.reads}
         inputs = {name: folder.final for name, folder in folders.items()}
 
@@ -119,4 +124,8 @@ class Experiment:
         with contextlib.ExitStack() as reading:  # nobody may replace an input while it is being read
             for name, folder in folders.items():
                 reading.enter_context(hold_for_reading(folder.lock, self._by_name[name].title))
-            return build_folder(self.folder(stage), self.identity(stage), work, force, self.root)
+
+            def build(work: Callable[[Path], None]) -> bool:
+                return build_folder(self.folder(stage), self.identity(stage), work, force, self.root)
+
+            return build_together(build, work) if stage.trains else build(work)

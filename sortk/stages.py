@@ -14,6 +14,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from sortk.cluster import build_together
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
 from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, write_json
 from sortk.pipeline import Stage, StageRun
@@ -96,7 +97,7 @@ def train_diar(run: StageRun) -> None:
     """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
     from sortk.formats import manifest, sources
     from sortk.prepare.simulate import read_speakers
-    from sortk.training.train_diar import TrainingData, choose_device, train_diarizer
+    from sortk.training.train_diar import TrainingData, train_diarizer
 
     windows = run.inputs["clean"] / "diar"
     train_speakers = {
@@ -108,7 +109,7 @@ def train_diar(run: StageRun) -> None:
         [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in train_speakers],
         run.recipe.simulate,
     )
-    train_diarizer(data, run.recipe.train_diar, run.recipe.seed, run.out, choose_device())
+    train_diarizer(data, run.recipe.train_diar, run.recipe.seed, run.out)
 
 
 def _sets_of(*folders: Path) -> dict[str, list[Session]]:
@@ -150,7 +151,14 @@ STAGES = (
     Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
     Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
     # Conversations on the fly have the ratios of the simulate table.
-    Stage(5, "train-diar", tables=("train_diar", "simulate"), reads=("prepare", "simulate", "clean"), run=train_diar),
+    Stage(
+        5,
+        "train-diar",
+        tables=("train_diar", "simulate"),
+        reads=("prepare", "simulate", "clean"),
+        run=train_diar,
+        trains=True,
+    ),
 )
 
 
@@ -283,21 +291,24 @@ def train_diar_folder(
     from sortk.formats import manifest, sources
     from sortk.formats.model_folder import load_model
     from sortk.prepare.simulate import index_sources
-    from sortk.training.train_diar import TrainingData, choose_device, train_diarizer
+    from sortk.training.processes import leader_first
+    from sortk.training.train_diar import TrainingData, train_diarizer
 
     def work(partial: Path) -> None:
         simulate = SimulateOptions()
         found = sources.read(sources_path) if sources_path else []
-        speakers = index_sources(found, partial, simulate.sample_rate, map)
+        with leader_first():
+            speakers = index_sources(found, partial, simulate.sample_rate, map)
         data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
         initial = load_model(init)[0] if init else None
-        train_diarizer(data, options, seed, partial, choose_device(), initial)
+        train_diarizer(data, options, seed, partial, initial)
 
     settings = {"seed": seed, "init": init and str(init)} | dataclasses.asdict(options)
     inputs = {
         name: hash_file(path) for name, path in (("train", train), ("valid", valid), ("sources", sources_path)) if path
     }
-    build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), work, force)
+    identity = Identity("sortk train-diar", settings, inputs)
+    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
 from sortk.models.frames import key_bias, valid_frames
@@ -211,24 +212,32 @@ def shift_relative(scores: Tensor, n_keys: int) -> Tensor:
 
 
 class MaskedBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation whose statistics leave padding out. (batch, frames, features)"""
+    """Batch normalisation whose statistics leave padding out, and are those of all processes that train together.
+
+    (batch, frames, features)
+    """
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if valid is None or not self.training:
+        if not self.training or (valid is None and not distributed.is_initialized()):
             return super().forward(x.flatten(0, 1)).view_as(x)
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         assert self.num_batches_tracked is not None
         wide = x.float()
-        weight = valid[:, :, None].float()
-        n_valid = weight.sum().clamp(min=2)
-        mean = (wide * weight).sum(dim=(0, 1)) / n_valid
-        variance = ((wide - mean).square() * weight).sum(dim=(0, 1)) / n_valid
+        weight = wide.new_ones(()).expand(x.shape[:2])[:, :, None] if valid is None else valid[:, :, None].float()
+        n_valid = _sum_over_processes(weight.sum()).clamp(min=2)
+        mean = _sum_over_processes((wide * weight).sum(dim=(0, 1))) / n_valid
+        variance = _sum_over_processes(((wide - mean).square() * weight).sum(dim=(0, 1))) / n_valid
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * n_valid / (n_valid - 1), self.momentum)
             self.num_batches_tracked.add_(1)
         normal = (wide - mean) * (variance + self.eps).rsqrt()
         return (normal * self.weight + self.bias).to(x.dtype)
+
+
+def _sum_over_processes(x: Tensor) -> Tensor:
+    """Gradients flow to every process that added to the sum."""
+    return cast(Tensor, all_reduce(x)) if distributed.is_initialized() else x  # type: ignore[no-untyped-call]
 
 
 class Convolution(nn.Module):

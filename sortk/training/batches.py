@@ -41,6 +41,7 @@ class Batch:
     """Examples padded to one length."""
 
     names: tuple[str, ...]
+    n_in_all: int  # examples, with those of the processes that share the batch
     samples: Tensor  # (batch, samples)
     lengths: Tensor | None  # (batch,) samples of each example; None if nothing is padded
     targets: Tensor  # (batch, frames, speakers)
@@ -50,7 +51,7 @@ class Batch:
         lengths = None if self.lengths is None else self.lengths.to(device, non_blocking=True)
         tensors = (tensor.to(device, non_blocking=True) for tensor in (self.samples, self.targets, self.speakers))
         samples, targets, speakers = tensors
-        return Batch(self.names, samples, lengths, targets, speakers)
+        return Batch(self.names, self.n_in_all, samples, lengths, targets, speakers)
 
     @property
     def seconds(self) -> float:
@@ -172,7 +173,7 @@ def plan_epoch(sources: Sequence[Source], batch_seconds: float, seed: int, epoch
     return batches
 
 
-def collate(examples: Sequence[Example]) -> Batch:
+def collate(examples: Sequence[Example], n_in_all: int | None = None) -> Batch:
     """Pads examples to the longest."""
     lengths = [len(example.samples) for example in examples]
     n_frames, n_speakers = count_frames(max(lengths)), examples[0].targets.shape[1]
@@ -185,35 +186,44 @@ def collate(examples: Sequence[Example]) -> Batch:
         speakers[row, : len(example.speakers)] = torch.from_numpy(example.speakers)
     equal = min(lengths) == max(lengths)
     names = tuple(example.name for example in examples)
-    return Batch(names, samples, None if equal else torch.tensor(lengths), targets, speakers)
+    lengths_or_none = None if equal else torch.tensor(lengths)
+    return Batch(names, n_in_all or len(names), samples, lengths_or_none, targets, speakers)
 
 
 class BatchLoader:
-    """The batches of an epoch, loaded; `share` of `n_shares` of each batch, for one of several processes."""
+    """The batches of an epoch, loaded."""
 
     def __init__(self, sources: Sequence[Source], batch_seconds: float, seed: int, n_workers: int = 0) -> None:
         self.sources, self.batch_seconds, self.seed, self.n_workers = sources, batch_seconds, seed, n_workers
 
     def load_epoch(self, epoch: int, first: int = 0, share: int = 0, n_shares: int = 1) -> Iterator[Batch]:
-        """The batches from number `first` on."""
-        plan = plan_epoch(self.sources, self.batch_seconds, self.seed, epoch)
-        wanted = [batch[share::n_shares] for batch in plan if len(batch) >= n_shares]
-        dataset = _PlannedBatches(self.sources, wanted[first:], epoch)
+        """From batch number `first` on; of each batch the `share` of one of `n_shares` processes.
+
+        A batch is `batch_seconds` long for each process. One with fewer examples than processes is left out.
+        """
+        plan = plan_epoch(self.sources, self.batch_seconds * n_shares, self.seed, epoch)
+        shares = [(batch[share::n_shares], len(batch)) for batch in plan if len(batch) >= n_shares]
+        return self._load(shares[first:], epoch)
+
+    def load_part(self, part: int = 0, n_parts: int = 1) -> Iterator[Batch]:
+        """Every `n_parts`-th batch, the same ones every time: what one of several processes validates."""
+        plan = plan_epoch(self.sources, self.batch_seconds, self.seed, epoch=0)
+        return self._load([(batch, len(batch)) for batch in plan[part::n_parts]], epoch=0)
+
+    def _load(self, batches: Sequence[tuple[Sequence[Place], int]], epoch: int) -> Iterator[Batch]:
+        dataset = _PlannedBatches(self.sources, batches, epoch)
         # A generator of its own: the loader would otherwise take a number from the one that dropout uses.
         own = torch.Generator()
         return iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=self.n_workers, generator=own))
 
-    def count(self, epoch: int, n_shares: int = 1) -> int:
-        plan = plan_epoch(self.sources, self.batch_seconds, self.seed, epoch)
-        return sum(len(batch) >= n_shares for batch in plan)
-
 
 class _PlannedBatches(torch.utils.data.Dataset[Batch]):
-    def __init__(self, sources: Sequence[Source], batches: Sequence[Sequence[Place]], epoch: int) -> None:
+    def __init__(self, sources: Sequence[Source], batches: Sequence[tuple[Sequence[Place], int]], epoch: int) -> None:
         self.sources, self.batches, self.epoch = sources, batches, epoch
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, number: int) -> Batch:
-        return collate([self.sources[source].load(index, self.epoch) for source, index in self.batches[number]])
+        places, n_in_all = self.batches[number]
+        return collate([self.sources[source].load(index, self.epoch) for source, index in places], n_in_all)

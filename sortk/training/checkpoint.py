@@ -36,16 +36,13 @@ class Checkpoints:
         tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        tensors["random.cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            tensors["random.cuda"] = torch.cuda.get_rng_state()
         save_tensors(self.folder / "last.safetensors", tensors, {"progress": json.dumps(vars(progress))})
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Puts everything back to where the last checkpoint was taken; a new run starts from nothing."""
         path = self.folder / "last.safetensors"
         if not path.exists():
-            return Progress()  # the random numbers go on from where the phase before left them
+            return Progress()
         tensors = load_tensors(path)
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
@@ -55,9 +52,6 @@ class Checkpoints:
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = tensor
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if "random.cuda" in tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
         return progress
 
     def keep(self, step: int, score: float, model: nn.Module) -> None:

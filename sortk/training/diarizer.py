@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.sortformer import Sortformer
 from sortk.training.batches import Batch, BatchLoader
 from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
+from sortk.training.processes import current_processes, sum_numbers
 from sortk.training.targets import NOBODY
 
 THRESHOLD = 0.5  # above it a speaker speaks; tuning it is stage 7's business
@@ -54,25 +55,28 @@ class DiarizerTask(nn.Module):
         Both count frames of 80 ms without a collar, at threshold 0.5.
         """
         total = FrameErrors()
-        for cpu_batch in self.validation.load_epoch(0):  # the same windows every time
+        processes = current_processes()
+        for cpu_batch in self.validation.load_part(processes.rank, processes.n):
             batch = cpu_batch.to(device)
             output: SpeakerOutput = self.model(batch.samples, batch.lengths)
             total += count_errors(output, batch.targets)
-        right = total.n_order_right / max(total.n_sessions, 1)
+        total = FrameErrors(**sum_numbers(asdict(total), device))
+        right = total.n_order_right / max(total.n_sessions, 1.0)
         return {"score": total.der, "der": total.der, "der_as_is": total.der_as_is, "order_right": right}
 
 
 def identify_frames(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine softmax over all speakers of the training data, of the frames in which one speaks alone.
 
-    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, and the share of frames that are right.
+    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, and the share of frames that are right:
+    means over the frames of each sample, then over the batch.
     """
     known = speakers != NOBODY
+    weights = (known / known.sum(dim=1, keepdim=True).clamp(min=1) / len(known))[known]
     embeddings, speakers = functional.normalize(embeddings[known].float(), dim=1), speakers[known]
     logits = COSINE_SCALE * embeddings @ functional.normalize(identities, dim=1).T
-    if not len(speakers):
-        return logits.sum(), logits.new_zeros(())
-    return functional.cross_entropy(logits, speakers), (logits.argmax(dim=1) == speakers).float().mean()
+    loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
+    return loss, (logits.argmax(dim=1) == speakers).float() @ weights
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class FrameErrors:
     spoken: float = 0.0  # speaker frames in the reference
     wrong: float = 0.0  # missed, false or confused, with the best mapping
     wrong_as_is: float = 0.0  # with output k taken for the k-th speaker to arrive
-    n_sessions: int = 0
+    n_sessions: float = 0.0
     n_order_right: float = 0.0
 
     def __add__(self, other: FrameErrors) -> FrameErrors:
@@ -116,7 +120,7 @@ def count_errors(output: SpeakerOutput, targets: Tensor) -> FrameErrors:
         spoken=float(ordered.sum()),
         wrong=_count_wrong(permute_speakers(ordered, best), decided),
         wrong_as_is=_count_wrong(ordered, decided),
-        n_sessions=len(targets),
+        n_sessions=float(len(targets)),
         n_order_right=float(n_right),
     )
 

@@ -1,7 +1,9 @@
 """One loop for every model: steps, checkpoints, validation. What is learned is the business of a `Task`.
 
 A run that is killed and started again sees the same batches and draws the same random numbers as one that was not, and
-ends with the same weights: batches follow from seed, epoch and number; everything else is in the checkpoint.
+ends with the same weights: batches follow from seed, epoch and number, the random numbers of a step from seed and step;
+everything else is in the checkpoint. Several processes (see `processes`) share each batch; their loss is that of one
+process with a batch as large as all of theirs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import math
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +23,14 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from sortk.formats.files import atomic_text
 from sortk.training.batches import Batch, BatchLoader
 from sortk.training.checkpoint import Checkpoints, Progress
 from sortk.training.options import LoopOptions
+from sortk.training.processes import Processes, current_processes, sum_numbers
 
 log = logging.getLogger(__name__)
 
@@ -65,37 +70,46 @@ class TrainingStopped(KeyboardInterrupt):
     """Somebody asked the run to stop; its checkpoint is written."""
 
 
-def train(task: nn.Module, loader: BatchLoader, options: LoopOptions, out: Path, device: torch.device) -> Progress:
+def train(
+    task: nn.Module,
+    loader: BatchLoader,
+    options: LoopOptions,
+    out: Path,
+    device: torch.device,
+    phase: str = "train",
+    seed: int = 0,
+) -> Progress:
     """Trains a `Task` in place; goes on where an earlier run stopped, and does nothing more if that one was through.
 
-    Leaves checkpoints and log.jsonl in `out`.
+    Leaves checkpoints/<phase>/ and log.jsonl in `out`.
     """
     task.to(device)
-    weights = [weight for weight in task.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
-    checkpoints = Checkpoints(out, options.keep_best)
-    progress = checkpoints.restore(task, optimizer)
-    run = _Run(task, optimizer, options, device)
+    processes = current_processes()
+    run = _Run(task, options, device, processes, f"{seed} {phase}")
+    checkpoints = Checkpoints(out / "checkpoints" / phase, options.keep_best)
+    progress = checkpoints.restore(task, run.optimizer)
     n_steps = options.steps
     with (
-        TrainingLog(out / "log.jsonl", progress.step) as training_log,
+        _open_log(out, phase, progress.step, processes) as training_log,
         _stop_on_signal() as stop,
-        _Bar(progress, n_steps) as bar,
+        _Bar(progress, n_steps, processes) as bar,
     ):
-        updates = _updates(loader, progress, options)
+        updates = _updates(loader, progress, options, processes)
         while progress.step < n_steps and not _is_patience_over(progress, options):
-            numbers = run.update(progress, next(updates))
+            numbers = run.update(progress, next(updates), stop)
             progress.step += 1
             bar.show(numbers)
             if _is_due(progress.step, options.log_every, n_steps):
                 training_log.write(progress.step, numbers)
             if _is_due(progress.step, options.validate_every, n_steps):
                 scores = run.validate()
+                bar.scores = scores
                 training_log.write(progress.step, scores)
-                checkpoints.keep(progress.step, scores["score"], run.task.model)
+                if processes.leads:
+                    checkpoints.keep(progress.step, scores["score"], run.task.model)
                 _note_score(progress, scores["score"])
-            if _is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested:
-                checkpoints.save(progress, task, optimizer)
+            if processes.leads and (_is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested):
+                checkpoints.save(progress, task, run.optimizer)
             if stop.requested and progress.step < n_steps:
                 raise TrainingStopped(
                     f"stopped by a signal at step {progress.step}; run the same command again to go on"
@@ -111,39 +125,59 @@ class _Run:
     """One update, one validation."""
 
     def __init__(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, options: LoopOptions, device: torch.device
+        self, module: nn.Module, options: LoopOptions, device: torch.device, processes: Processes, seed: str
     ) -> None:
-        self.module, self.optimizer, self.options, self.device = module, optimizer, options, device
+        self.module, self.options, self.device, self.processes, self.seed = module, options, device, processes, seed
         self.task = cast(Task, module)
-        self.compute_loss = torch.compile(module) if options.compile else self.task
+        self.frozen = freeze_parts(self.task.model, options.freeze)
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
         self.scaler = torch.GradScaler(device.type, enabled=options.precision == "float16")
+        shared = module
+        if processes.n > 1:
+            # What a step learns changes with the phase (an auxiliary loss, an encoder that warms up alone).
+            shared = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
+        self.compute_loss = torch.compile(shared) if options.compile else shared
         self._clock = time.monotonic()
 
-    def update(self, progress: Progress, batches: Sequence[Batch]) -> dict[str, float]:
+    def update(self, progress: Progress, batches: Sequence[Batch], stop: _Stop) -> dict[str, float]:
         """One step of the optimiser over one or more batches."""
         options = self.options
         rate = learning_rate(progress.step, options)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.task.progress = progress.step / options.steps
+        torch.manual_seed(zlib.crc32(f"{self.seed} {progress.step} {self.processes.rank}".encode()))
         self.module.train()
+        for part in self.frozen:
+            part.eval()  # its statistics stay, too
         self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {}
-        for batch in batches:
-            with self._autocast():
-                loss, about = self.compute_loss(batch.to(self.device))
-            if not bool(torch.isfinite(loss)):
-                raise ValueError(f"the loss is {loss.item()} at step {progress.step + 1}, of {', '.join(batch.names)}")
-            self.scaler.scale(loss / len(batches)).backward()
-            for name, value in (about | {"loss": loss.detach()}).items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+        numbers = self._accumulate(batches) | {"stop": float(stop.requested)}
+        numbers = sum_numbers(numbers, self.device)
+        stop.requested = numbers.pop("stop") > 0
+        if not math.isfinite(numbers["loss"]):
+            names = ", ".join(name for batch in batches for name in batch.names)
+            raise ValueError(f"the loss is {numbers['loss']} at step {progress.step + 1}, of {names}")
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), options.clip_norm or math.inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        heard, seconds = sum(batch.seconds for batch in batches), self._lap()
-        numbers = {name: value / len(batches) for name, value in sums.items()}
-        return numbers | {"learning_rate": rate, "grad_norm": float(norm), "audio_per_second": heard / seconds}
+        numbers["audio_per_second"] /= self._lap()
+        return numbers | {"learning_rate": rate, "grad_norm": float(norm)}
+
+    def _accumulate(self, batches: Sequence[Batch]) -> dict[str, float]:
+        """Gradients of the mean loss over all examples; this process's part of the means, to be summed over all."""
+        n_examples = sum(batch.n_in_all for batch in batches)
+        sums = {"audio_per_second": sum(batch.seconds for batch in batches)}
+        for number, batch in enumerate(batches, start=1):
+            weight = len(batch.names) / n_examples
+            with self._sync_if(number == len(batches)), self._autocast():
+                loss, about = self.compute_loss(batch.to(self.device))
+                # Gradients are averaged over the processes, hence the factor.
+                self.scaler.scale(loss * (weight * self.processes.n)).backward()
+            for name, value in (about | {"loss": loss.detach()}).items():
+                sums[name] = sums.get(name, 0.0) + weight * float(value)
+        return sums
 
     def validate(self) -> dict[str, float]:
         self.module.eval()
@@ -156,20 +190,38 @@ class _Run:
         before, self._clock = self._clock, time.monotonic()
         return max(self._clock - before, 1e-9)
 
+    def _sync_if(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Gradients travel between the processes once an update, with its last batch."""
+        if last or not isinstance(self.compute_loss, DistributedDataParallel):
+            return contextlib.nullcontext()
+        return self.compute_loss.no_sync()
+
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.options.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
 
 
+def freeze_parts(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """Only the other parts of the model learn; returns those that do not."""
+    parts = dict(model.named_modules())
+    for name in names:
+        if name not in parts:
+            known = ", ".join(child for child, _ in model.named_children())
+            raise ValueError(f"freeze: the model has no part {name!r}; its parts are {known}")
+    for weight_name, weight in model.named_parameters():
+        weight.requires_grad_(not any(weight_name.startswith(f"{name}.") for name in names))
+    return [parts[name] for name in names]
+
+
 class _Bar(contextlib.AbstractContextManager["_Bar"]):
     """Progress: a bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, progress: Progress, n_steps: int) -> None:
-        self._progress, self._n_steps = progress, n_steps
-        self._bar = tqdm(
-            total=n_steps, initial=progress.step, disable=not sys.stderr.isatty(), leave=False, unit="step"
-        )
+    def __init__(self, progress: Progress, n_steps: int, processes: Processes) -> None:
+        self._progress, self._n_steps, self._leads = progress, n_steps, processes.leads
+        self.scores: dict[str, float] = {}  # of the last validation
+        is_seen = sys.stderr.isatty() and processes.leads
+        self._bar = tqdm(total=n_steps, initial=progress.step, disable=not is_seen, leave=False, unit="step")
         self._last_line = time.monotonic()
 
     def __exit__(self, *about: object) -> None:
@@ -177,18 +229,21 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
 
     def show(self, numbers: dict[str, float]) -> None:
         self._bar.update()
-        text = ", ".join(f"{name} {numbers[name]:.3g}" for name in ("loss", "audio_per_second") if name in numbers)
+        shown = numbers | self.scores
+        text = ", ".join(f"{name} {shown[name]:.3g}" for name in ("loss", "der", "audio_per_second") if name in shown)
         self._bar.set_postfix_str(text, refresh=False)
-        if self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
+        if self._leads and self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
             log.info("step %d of %d: %s", self._progress.step, self._n_steps, text)
             self._last_line = time.monotonic()
 
 
-def _updates(loader: BatchLoader, progress: Progress, options: LoopOptions) -> Iterator[list[Batch]]:
+def _updates(
+    loader: BatchLoader, progress: Progress, options: LoopOptions, processes: Processes
+) -> Iterator[list[Batch]]:
     """The batches of each update, epoch after epoch, from where the run stands; moves `progress` along."""
     while True:
         collected: list[Batch] = []
-        for batch in loader.load_epoch(progress.epoch, progress.batch):
+        for batch in loader.load_epoch(progress.epoch, progress.batch, processes.rank, processes.n):
             collected.append(batch)
             if len(collected) == options.accumulate:
                 progress.batch += options.accumulate
@@ -209,28 +264,58 @@ def _is_patience_over(progress: Progress, options: LoopOptions) -> bool:
 
 
 class TrainingLog:
-    """log.jsonl: a line of numbers now and then. Lines after the checkpoint that a run goes on from are dropped."""
+    """log.jsonl: a line of numbers now and then. Lines after the checkpoint that a phase goes on from are dropped.
 
-    def __init__(self, path: Path, from_step: int) -> None:
+    If TensorBoard is installed, it can show the same curves (log/tensorboard).
+    """
+
+    def __init__(self, out: Path, phase: str, from_step: int) -> None:
+        self._phase, path = phase, out / "log.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         with atomic_text(path) as file:
-            file.writelines(f"{line}\n" for line in lines if _is_before(line, from_step))
+            file.writelines(f"{line}\n" for line in lines if _is_kept(line, phase, from_step))
         self._file = path.open("a", encoding="utf-8")
+        self._board = _open_board(out / "log" / "tensorboard" / phase, from_step)
 
     def __enter__(self) -> TrainingLog:
         return self
 
     def __exit__(self, *about: object) -> None:
         self._file.close()
+        if self._board is not None:
+            self._board.close()
 
     def write(self, step: int, numbers: dict[str, float]) -> None:
-        self._file.write(json.dumps({"step": step} | numbers) + "\n")
+        self._file.write(json.dumps({"phase": self._phase, "step": step} | numbers) + "\n")
         self._file.flush()
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
 
 
-def _is_before(line: str, from_step: int) -> bool:
+class _NoLog(contextlib.AbstractContextManager["_NoLog"]):
+    """Of the processes that do not lead."""
+
+    def __exit__(self, *about: object) -> None: ...
+    def write(self, step: int, numbers: dict[str, float]) -> None: ...
+
+
+def _open_log(out: Path, phase: str, from_step: int, processes: Processes) -> TrainingLog | _NoLog:
+    return TrainingLog(out, phase, from_step) if processes.leads else _NoLog()
+
+
+def _open_board(folder: Path, from_step: int) -> Any:
     try:
-        return bool(json.loads(line)["step"] <= from_step)
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it may not be installed
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=from_step + 1)
+
+
+def _is_kept(line: str, phase: str, from_step: int) -> bool:
+    try:
+        fields = json.loads(line)
+        return bool(fields["phase"] != phase or fields["step"] <= from_step)
     except (ValueError, KeyError, TypeError):
         return False  # the half line of a killed run
 

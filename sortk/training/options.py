@@ -17,7 +17,7 @@ class LoopOptions:
     annealing: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
     weight_decay: float = 1e-3
     clip_norm: float = 1.0  # gradients are scaled down to this norm; 0: never
-    batch_seconds: float = 360.0  # of audio in a batch: 4 x 90 s
+    batch_seconds: float = 360.0  # of audio in a batch of each process: 4 x 90 s
     accumulate: int = 1  # batches in an update
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     validate_every: int = 1000  # steps
@@ -25,6 +25,7 @@ class LoopOptions:
     log_every: int = 10
     keep_best: int = 3  # checkpoints whose weights are averaged in the end
     patience: int = 0  # validations without a better score before it stops early; 0: never
+    freeze: tuple[str, ...] = ()  # parts of the model that do not learn, such as "encoder"
     workers: int = 0  # processes that load batches; 0: this one
     compile: bool = False  # torch.compile
 
@@ -41,7 +42,6 @@ class PhaseOptions:
     """A stretch of training with its own data and schedule; the paper has two, pretraining and fine-tuning."""
 
     name: str = "train"  # of its folder
-    learn: Literal["diarize", "identify"] = "diarize"  # identify: the encoder names speakers, to tell voices apart
     recorded: bool = True  # learn from the training manifest
     simulated: float = 0.0  # share of examples that are simulated on the fly, from the sources of stage 1
     seconds: float = 90.0  # longest window of a session, and length of a simulated one
@@ -60,6 +60,32 @@ class PhaseOptions:
 
 
 @dataclass(frozen=True)
+class WarmupOptions:
+    """Before the first phase, the lower half of the encoder learns to tell voices apart, by naming the speakers of the
+    training data. It takes the place of a pretrained encoder (the paper's NEST) where there is none."""
+
+    steps: int = 0  # 0: none, as in the paper
+    learning_rate: float = 1.5e-3
+    warmup_steps: int = 30
+    batch_seconds: float = 60.0
+    seconds: float = 8.0  # of a window
+    simulated: float = 1.0  # share of examples that are simulated on the fly
+
+    def as_phase(self) -> PhaseOptions:
+        loop = LoopOptions(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            batch_seconds=self.batch_seconds,
+            validate_every=self.steps,
+            keep_best=1,
+        )
+        return PhaseOptions(
+            "encoder-warmup", recorded=self.simulated < 1, simulated=self.simulated, seconds=self.seconds, loop=loop
+        )
+
+
+@dataclass(frozen=True)
 class TrainDiarOptions:
     """What the diarizer is, and how it learns; the defaults are the paper's."""
 
@@ -69,6 +95,7 @@ class TrainDiarOptions:
     alpha: float = 0.5  # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone
     global_speakers: bool = False  # the same name is the same person in all sessions of the training data
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
+    encoder_warmup: WarmupOptions = field(default_factory=WarmupOptions)
     phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)
 
     def __post_init__(self) -> None:
@@ -79,3 +106,5 @@ class TrainDiarOptions:
         names = [phase.name for phase in self.phases]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")
+        if self.encoder_warmup.steps and not self.global_speakers:
+            raise ValueError("encoder_warmup names speakers, so it needs global_speakers = true")

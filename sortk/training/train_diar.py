@@ -22,6 +22,7 @@ from sortk.training.checkpoint import Checkpoints
 from sortk.training.diarizer import DiarizerTask
 from sortk.training.loop import train
 from sortk.training.options import PhaseOptions, TrainDiarOptions
+from sortk.training.processes import current_processes, wait_for_all
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +44,18 @@ def train_diarizer(
     options: TrainDiarOptions,
     seed: int,
     out: Path,
-    device: torch.device,
     initial: Mapping[str, Tensor] | None = None,
 ) -> dict[str, float]:
-    """Fills `out` with checkpoints/<phase>/ and model/; goes on where an earlier run stopped. Returns its scores."""
+    """Fills `out` with checkpoints/<phase>/, log.jsonl and model/; goes on where an earlier run stopped.
+
+    Returns the scores of the model that it leaves. Several processes may do it together (see `processes`).
+    """
+    processes = current_processes()
+    device = processes.choose_device()
     torch.manual_seed(seed)
     model, config = build_diarizer(options)
     if initial is not None:
-        model.load_state_dict(initial)
+        start_from(model, initial)
     number_of = number_speakers(data) if options.global_speakers else {}
     validation = BatchLoader(
         [SessionSource(data.valid, options.n_speakers, options.validation_seconds, seed)],
@@ -59,21 +64,42 @@ def train_diarizer(
     )
     task = DiarizerTask(model, options.alpha, validation, len(number_of))
     log.info("%s with %.2fM parameters, on %s", options.model, count_parameters(model) / 1e6, device)
-    for phase in options.phases:
+    warmup = [options.encoder_warmup.as_phase()] if options.encoder_warmup.steps else []
+    for phase in [*warmup, *options.phases]:
         log.info("phase %s: %d steps", phase.name, phase.loop.steps)
-        task.identify, task.speaker_weight = phase.learn == "identify", phase.speaker_weight
-        loader = BatchLoader(
-            find_sources(data, phase, options, seed, number_of), phase.loop.batch_seconds, seed, phase.loop.workers
-        )
-        train(task, loader, phase.loop, out / "checkpoints" / phase.name, device)
-    best = Checkpoints(out / "checkpoints" / options.phases[-1].name, options.phases[-1].loop.keep_best)
-    model.load_state_dict(best.average_best())
+        task.identify, task.speaker_weight = phase in warmup, phase.speaker_weight
+        sources = find_sources(data, phase, options, seed, number_of)
+        loader = BatchLoader(sources, phase.loop.batch_seconds, seed, phase.loop.workers)
+        train(task, loader, phase.loop, out, device, phase.name, seed)
+    wait_for_all()  # the leading process may still be writing the last weights
+    last = options.phases[-1]
+    model.load_state_dict(Checkpoints(out / "checkpoints" / last.name, last.loop.keep_best).average_best())
     task.eval()
     with torch.inference_mode():
         scores = task.validate(device)
-    save_model(out / "model", model.state_dict(), config)
+    if processes.leads:
+        save_model(out / "model", model.state_dict(), config)
     log.info("average of the best: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
     return scores
+
+
+def start_from(model: nn.Module, initial: Mapping[str, Tensor]) -> None:
+    """Weights of another model, or of its encoder alone; says what has none and starts from random numbers.
+
+    An output layer for another number of speakers starts anew, too.
+    """
+    own = model.state_dict()
+    unknown = [name for name in initial if name not in own]
+    if unknown:
+        raise ValueError(f"the initial weights do not fit this model: it has no {unknown[0]!r}")
+    fitting = {name: tensor for name, tensor in initial.items() if tensor.shape == own[name].shape}
+    for name in initial.keys() - fitting.keys():
+        if not name.startswith("speakers."):
+            shapes = f"{tuple(initial[name].shape)} instead of {tuple(own[name].shape)}"
+            raise ValueError(f"the initial weights do not fit this model: {name!r} is {shapes}")
+    model.load_state_dict(fitting, strict=False)
+    new = sorted({name.split(".")[0] for name in own.keys() - fitting.keys()})
+    log.info("initial weights: %d tensors; new ones in: %s", len(fitting), ", ".join(new) or "nothing")
 
 
 def build_diarizer(options: TrainDiarOptions) -> tuple[Sortformer | Eend, dict[str, Any]]:
@@ -83,11 +109,6 @@ def build_diarizer(options: TrainDiarOptions) -> tuple[Sortformer | Eend, dict[s
         return Sortformer(built), {"model": "sortformer", "options": built.to_json()}
     baseline = EendOptions(n_speakers=options.n_speakers, attractors=options.model == "eend-eda")
     return Eend(baseline), {"model": options.model, "options": baseline.to_json()}
-
-
-def choose_device() -> torch.device:
-    """The GPU if there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def count_parameters(model: nn.Module) -> int:

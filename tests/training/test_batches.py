@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ToySource
+from toys import ToySource
 
 from sortk.formats import audio, rttm
 from sortk.records import Segment, Session
@@ -37,10 +37,10 @@ def test_an_epoch_can_be_entered_anywhere(n_workers: int) -> None:
 
 
 def test_shares_of_a_batch_are_disjoint_and_whole() -> None:
-    loader = BatchLoader([ToySource([0.8] * 16)], 3.2, seed=0)
-    for batch, first, second in zip(
-        *(loader.load_epoch(0, 0, *share) for share in ((0, 1), (0, 2), (1, 2))), strict=True
-    ):
+    whole, half = (BatchLoader([ToySource([0.8] * 16)], seconds, seed=0) for seconds in (6.4, 3.2))
+    shares = half.load_epoch(0, 0, 0, 2), half.load_epoch(0, 0, 1, 2)
+    for batch, first, second in zip(whole.load_epoch(0), *shares, strict=True):
+        assert first.n_in_all == second.n_in_all == batch.n_in_all == len(batch.names)
         assert sorted(first.names + second.names) == sorted(batch.names)
         assert len(first.names) == len(second.names)
 

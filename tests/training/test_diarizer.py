@@ -13,7 +13,7 @@ from sortk.formats.model_folder import load_model
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Segment, Session
 from sortk.training.diarizer import count_errors, identify_frames
-from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions
+from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions, WarmupOptions
 from sortk.training.train_diar import TrainingData, build_diarizer, train_diarizer
 
 
@@ -77,16 +77,14 @@ OPTIONS = TrainDiarOptions(
     size="tiny",
     n_speakers=2,
     global_speakers=True,
-    phases=(
-        PhaseOptions("identify", learn="identify", loop=replace(LOOP, steps=10, validate_every=10)),
-        PhaseOptions("diarize", speaker_weight=0.3, loop=LOOP),
-    ),
+    encoder_warmup=WarmupOptions(steps=10, simulated=0.0),
+    phases=(PhaseOptions("diarize", speaker_weight=0.3, loop=LOOP),),
 )
 
 
 def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 8)
-    scores = train_diarizer(TrainingData(sessions, sessions), OPTIONS, 0, tmp_path / "out", torch.device("cpu"))
+    scores = train_diarizer(TrainingData(sessions, sessions), OPTIONS, 0, tmp_path / "out")
     assert scores["der"] < 0.1 and scores["order_right"] >= 0.75
     weights, config = load_model(tmp_path / "out" / "model")
     model, rebuilt = build_diarizer(OPTIONS)
@@ -99,7 +97,7 @@ def test_the_baselines_train_too(tmp_path: Path) -> None:
     loop = replace(LOOP, steps=2, validate_every=2)
     for name in ("eend-sa", "eend-eda"):
         options = TrainDiarOptions(model=name, n_speakers=2, phases=(PhaseOptions(loop=loop),))
-        scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name, torch.device("cpu"))
+        scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name)
         assert np.isfinite(scores["der"])
 
 
@@ -107,4 +105,4 @@ def test_a_phase_that_simulates_needs_sources(tmp_path: Path) -> None:
     options = replace(OPTIONS, phases=(PhaseOptions(simulated=0.5, loop=LOOP),))
     sessions = make_sessions(tmp_path, 2)
     with pytest.raises(ValueError, match="phase 'train' simulates on the fly, but there are no sources"):
-        train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out", torch.device("cpu"))
+        train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ToySource, ToyTask
+from toys import ToySource, ToyTask
 
 from sortk.training.batches import BatchLoader
 from sortk.training.loop import TrainingStopped, learning_rate, train
@@ -16,6 +16,11 @@ from sortk.training.options import LoopOptions
 
 OPTIONS = LoopOptions(steps=20, learning_rate=1e-2, warmup_steps=4, validate_every=5, checkpoint_every=5, log_every=1)
 CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def toy_loader() -> BatchLoader:
+    return BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], batch_seconds=3.2, seed=0)
 
 
 def read_log(out: Path) -> list[dict[str, float]]:
@@ -129,6 +134,16 @@ def test_half_precision_on_the_cpu_trains(tmp_path: Path, toy_loader: BatchLoade
     task = ToyTask()
     assert train(task, toy_loader, options, tmp_path, CPU).step == 5
     assert torch.isfinite(weights_of(task)).all()
+
+
+def test_frozen_parts_do_not_learn(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    frozen, before = ToyTask(), ToyTask().state_dict()
+    train(frozen, toy_loader, LoopOptions(steps=3, warmup_steps=1, freeze=("0",)), tmp_path, CPU)
+    after = frozen.state_dict()
+    assert torch.equal(after["model.0.weight"], before["model.0.weight"])
+    assert not torch.equal(after["model.3.weight"], before["model.3.weight"])
+    with pytest.raises(ValueError, match="the model has no part 'encoder'; its parts are 0, 1, 2, 3"):
+        train(ToyTask(), toy_loader, LoopOptions(freeze=("encoder",)), tmp_path / "other", CPU)
 
 
 def test_learning_rates() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
-from sortk.training.batches import Batch, BatchLoader, Example
+from sortk.training.batches import Batch, Example
 
 
 class ToySource:
@@ -46,8 +45,3 @@ class ToyTask(nn.Module):
 
     def validate(self, device: torch.device) -> dict[str, float]:
         return {"score": float(self.model(torch.ones(1, 1)).detach().abs())}
-
-
-@pytest.fixture
-def toy_loader() -> BatchLoader:
-    return BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], batch_seconds=3.2, seed=0)

@@ -1,0 +1,86 @@
+"""Several processes that train one model, as torchrun (or Slurm) starts them. One process alone needs none of this."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many there are, and which one this is."""
+
+    rank: int = 0
+    n: int = 1
+    local_rank: int = 0  # among those of this machine: the number of its GPU
+
+    @property
+    def leads(self) -> bool:
+        """Writes files and messages; the others only compute."""
+        return self.rank == 0
+
+    def choose_device(self) -> torch.device:
+        """The process's own GPU if there is one."""
+        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@contextlib.contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Meets the others that torchrun has started; a process on its own if it was started otherwise."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Processes()
+        return
+    processes = Processes(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(processes.local_rank)
+    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield processes
+    finally:
+        distributed.destroy_process_group()
+
+
+def current_processes() -> Processes:
+    """Those that were joined, or one."""
+    if not distributed.is_initialized():
+        return Processes()
+    return Processes(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def tell_all(message: Any) -> Any:
+    """What the leading process says; the others' own `message` does not matter."""
+    box = [message]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def wait_for_all() -> None:
+    """Until every process has come this far."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+@contextlib.contextmanager
+def leader_first() -> Iterator[None]:
+    """The leading process goes through the block first; what it wrote, the others find there."""
+    if not current_processes().leads:
+        wait_for_all()
+    yield
+    if current_processes().leads:
+        wait_for_all()
+
+
+def sum_numbers(numbers: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    """Sums of named numbers over all processes; each must have the same names."""
+    if not distributed.is_initialized():
+        return dict(numbers)
+    values = torch.tensor(list(numbers.values()), dtype=torch.float64, device=device)
+    distributed.all_reduce(values)
+    return dict(zip(numbers, values.tolist(), strict=True))
