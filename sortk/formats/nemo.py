@@ -1,0 +1,221 @@
+"""NVIDIA's `.nemo` archives: a tar with a model's config, its weights, and the files that the config names.
+
+Archives come from anywhere, so nothing in them is trusted. Members are read by name, straight from the archive: nothing
+is unpacked, but a compressed archive into a nameless temporary file. Weights are tensors or refused, so no code of an
+archive ever runs. What an archive's config means is the business of models/nemo.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from sortk.formats.files import FormatError, quote
+
+CONFIG_NAME, WEIGHTS_NAME = "model_config.yaml", "model_weights.ckpt"
+FILE_PREFIX = "nemo:"  # how the config marks the name of another member
+
+MAX_MEMBERS = 1000
+MAX_CONFIG_BYTES = 1 << 20
+MAX_FILE_BYTES = 64 << 20  # of a member that the config names, such as a tokenizer
+MAX_WEIGHTS_BYTES = 32 << 30
+MAX_UNPACKING = 20  # an archive may unpack to as many times its size (weights: hardly more than once),
+FREE_UNPACKED_BYTES = 1 << 20  # beyond this much, which a tar of nothing but padding may have
+
+COPY_BYTES = 1 << 20  # at a time
+
+TAR_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError, OSError)  # of a broken header
+
+
+@dataclass(frozen=True)
+class NemoArchive:
+    """What is in an archive, as NVIDIA names it."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    files: dict[str, bytes]  # members that the config's tokenizers name, by that name
+
+
+def read(path: Path) -> NemoArchive:
+    """A whole archive; a FormatError, with nothing written or run, if there is anything wrong with it."""
+    with _open_archive(path) as archive:
+        config = _parse_config(archive)
+        names = set(_find_names(config.get("tokenizer")))
+        files = {name: archive.open(name, MAX_FILE_BYTES).read() for name in names}
+        return NemoArchive(config, _load_weights(archive), files)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """An archive's config alone."""
+    with _open_archive(path) as archive:
+        return _parse_config(archive)
+
+
+@dataclass(frozen=True)
+class _Archive:
+    path: Path
+    tar: tarfile.TarFile
+    members: Mapping[str, tarfile.TarInfo]
+
+    def open(self, name: str, max_bytes: int) -> IO[bytes]:
+        """A member by its name, as a file to read."""
+        if name not in self.members:
+            raise FormatError(self.path, None, f"no {quote(name)} in the archive")
+        member = self.members[name]
+        if member.size > max_bytes:
+            raise FormatError(self.path, None, f"{name} has {member.size} bytes, more than the {max_bytes} allowed")
+        file = self.tar.extractfile(member)
+        assert file is not None  # it is a plain file
+        return file
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[_Archive]:
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder, not a .nemo file")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open("rb") as raw, _unpack(raw, path) as file:
+        try:
+            tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 (it holds nothing but `file`)
+        except TAR_ERRORS as error:
+            raise FormatError(path, None, f"not a .nemo file, which is a tar archive ({error})") from None
+        yield _Archive(path, tar, _list_members(tar, path, file.seek(0, 2)))
+
+
+@contextmanager
+def _unpack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """The archive itself or, where an older NeMo has compressed it, a copy of it that is not."""
+    magic = file.read(2)
+    n_bytes = file.seek(0, 2)
+    file.seek(0)
+    if magic != b"\x1f\x8b":
+        yield file
+        return
+    allowed = FREE_UNPACKED_BYTES + MAX_UNPACKING * n_bytes
+    with tempfile.TemporaryFile() as unpacked, gzip.GzipFile(fileobj=file) as packed:
+        try:
+            while block := packed.read(COPY_BYTES):
+                unpacked.write(block)
+                if unpacked.tell() > allowed:
+                    raise FormatError(path, None, f"unpacks to more than {MAX_UNPACKING} times its size: no model does")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise FormatError(path, None, f"damaged gzip data ({error})") from None
+        unpacked.seek(0)
+        yield unpacked
+
+
+def _list_members(tar: tarfile.TarFile, path: Path, n_bytes: int) -> dict[str, tarfile.TarInfo]:
+    """The plain files of an archive by their names; an archive with anything but files and folders is refused."""
+    members: dict[str, tarfile.TarInfo] = {}
+    for number, member in enumerate(_read_headers(tar, path)):
+        name = str(PurePosixPath(member.name))  # without a leading "./"
+        if number == MAX_MEMBERS:
+            raise FormatError(path, None, f"more than {MAX_MEMBERS} members in the archive")
+        if fault := _member_fault(member, n_bytes):
+            raise FormatError(path, None, f"member {quote(member.name)} of the archive {fault}")
+        if name in members:
+            raise FormatError(path, None, f"member {quote(member.name)} is in the archive twice")
+        if not member.isdir():
+            members[name] = member
+    return members
+
+
+def _member_fault(member: tarfile.TarInfo, n_bytes: int) -> str:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        return "has a path that leads out of it"
+    if not member.isdir() and (member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse()):
+        return "is a link, a device or the like, not a plain file"
+    if not 0 <= member.size <= n_bytes - member.offset_data:
+        return f"is cut off: it should have {member.size} bytes, but the archive ends before"
+    return ""
+
+
+def _read_headers(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
+    while True:
+        try:
+            member = tar.next()
+        except TAR_ERRORS as error:
+            raise FormatError(path, None, f"damaged tar archive ({error})") from None
+        if member is None:
+            return
+        yield member
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few lines of those can stand for more than any memory holds. NeMo writes none."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases, which are not allowed")
+        return super().compose_node(parent, index)
+
+
+def _parse_config(archive: _Archive) -> dict[str, Any]:
+    text = archive.open(CONFIG_NAME, MAX_CONFIG_BYTES).read()
+    try:
+        config = yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        about = " ".join(str(error).split())
+        raise FormatError(archive.path, None, f"broken {CONFIG_NAME} ({about})") from None
+    if not isinstance(config, dict):
+        raise FormatError(archive.path, None, f"{CONFIG_NAME} is not a table of settings")
+    return config
+
+
+def _find_names(value: Any) -> list[str]:
+    """Every NAME of the strings nemo:NAME in a part of the config."""
+    if isinstance(value, str):
+        return [value.removeprefix(FILE_PREFIX)] if value.startswith(FILE_PREFIX) else []
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [name for part in inner for name in _find_names(part)]
+
+
+def _load_weights(archive: _Archive) -> dict[str, Tensor]:
+    file = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES)
+    try:
+        _check_records(file, archive.members[WEIGHTS_NAME].size)
+        file.seek(0)
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        reason = f"{WEIGHTS_NAME} holds more than tensors, and loading it could run code: refused"
+        raise FormatError(archive.path, None, reason) from None
+    except Exception as error:  # on arbitrary bytes the reader can fail in any way
+        about = (str(error) or type(error).__name__).splitlines()[0]
+        raise FormatError(archive.path, None, f"damaged {WEIGHTS_NAME} ({about})") from None
+    if not isinstance(tensors, dict):
+        raise FormatError(archive.path, None, f"{WEIGHTS_NAME} does not hold tensors by their names")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not _is_plain(tensor):
+            raise FormatError(archive.path, None, f"{quote(name)} in {WEIGHTS_NAME} is not a plain tensor")
+    return tensors
+
+
+def _check_records(file: IO[bytes], n_bytes: int) -> None:
+    """A checkpoint is a zip of uncompressed records: they take no more memory than they have bytes."""
+    records = zipfile.ZipFile(file).infolist()
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise zipfile.BadZipFile("its records are compressed")
+    if sum(record.file_size for record in records) > n_bytes:
+        raise zipfile.BadZipFile("its records overlap")
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Numbers in memory, all of them: a view may repeat a few bytes to any size."""
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()

@@ -1,0 +1,386 @@
+"""NVIDIA's models as ours: what a NeMo config means in our options, and which of its tensors is which of ours.
+
+Every key of a config that could change a model's numbers is understood or refused, and so is every tensor: it is used,
+or left out for a reason that is named.
+
+    SortformerEncLabelModel               -> Sortformer, offline or streaming
+    EncDec(Denoise)MaskedTokenPredModel   -> the encoder alone (NEST), to start training from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sortk.models.fastconformer import FastConformer, FastConformerOptions
+from sortk.models.features import WINDOW_SAMPLES, FeatureOptions, mel_filters
+from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
+from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerOptions
+from sortk.models.weights import check_weights
+
+MAX_SIZE = 1 << 16  # of anything that is counted; no model comes near
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model of ours, ready for a model folder."""
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    left_out: dict[str, str]  # NVIDIA's tensors that are not needed: name -> why
+
+
+def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a model folder: `model`, `options` and, of a streaming model, `streaming`."""
+    return _find_kind(config).convert_config(config)
+
+
+def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Converted:
+    """A whole model."""
+    kind = _find_kind(config)
+    converted = kind.convert_config(config)
+    n_layers = sum(converted["options"][part]["n_layers"] for part in kind.parts)
+    if n_layers > len(tensors):
+        raise ValueError(f"the config asks for {n_layers} layers, but there are only {len(tensors)} tensors")
+    with torch.device("meta"):
+        expected = kind.build(converted["options"]).state_dict()
+    left_out = {name: why for name in tensors for prefix, why in kind.left_out.items() if name.startswith(prefix)}
+    named = {kind.name_tensor(ours): tensor for ours, tensor in expected.items()}
+    found = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    found = _fill_in(config, named) | found
+    check_weights(named, found)
+    _check_constants(tensors, converted["options"]["features"]["n_mels"])
+    weights = {ours: found[kind.name_tensor(ours)].to(tensor.dtype) for ours, tensor in expected.items()}
+    return Converted(converted, weights, left_out)
+
+
+def _fill_in(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that NVIDIA's model does without, with numbers that change nothing."""
+    filled: dict[str, Tensor] = {}
+    if config["encoder"].get("use_bias") is False:
+        layers = (name for name in named if name.startswith("encoder.layers.") and "norm" not in name)
+        filled |= {name: torch.zeros(named[name].shape) for name in layers if name.endswith(".bias")}
+    projection = "sortformer_modules.encoder_proj"
+    if f"{projection}.weight" in named:
+        n_out, n_in = named[f"{projection}.weight"].shape
+        if n_out == n_in:  # then there is none
+            filled |= {f"{projection}.weight": torch.eye(n_in), f"{projection}.bias": torch.zeros(n_in)}
+    return filled
+
+
+def _check_constants(tensors: Mapping[str, Tensor], n_mels: int) -> None:
+    """Window and mel filters of the features lie beside the weights; ours must be the same."""
+    constants = {
+        "preprocessor.featurizer.window": torch.hann_window(WINDOW_SAMPLES, periodic=False),
+        "preprocessor.featurizer.fb": mel_filters(n_mels).T[None],
+    }
+    for name, ours in constants.items():
+        theirs = tensors.get(name, ours)
+        if theirs.shape != ours.shape or not torch.allclose(theirs.float(), ours, rtol=1e-3, atol=1e-6):
+            raise ValueError(f"tensor {name!r} is not what the config's preprocessor makes: other features than ours")
+
+
+# --- configs
+
+
+class Section:
+    """A table of the config. Who reads it says which values are supported, and in the end that nothing else is there.
+
+    A key that is left out has the default of NeMo.
+    """
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        table = config.get(name)
+        if not isinstance(table, dict):
+            raise ValueError(f"no section {name!r} in the model's config")
+        self.name, self._table = name, table
+        self._known = {"_target_"}
+        self._target = str(table.get("_target_", ""))
+
+    def check_class(self, name: str) -> None:
+        """The section must describe this class of NeMo."""
+        if self._target.rpartition(".")[2] != name:
+            raise ValueError(f"{self.name}._target_ is {self._target!r}; sortk supports {name} only")
+
+    def get(self, key: str, default: Any) -> Any:
+        self._known.add(key)
+        return self._table.get(key, default)
+
+    def check(self, key: str, default: Any, *supported: Any) -> None:
+        """The value must be one of these."""
+        value = self.get(key, default)
+        if value not in supported:
+            only = " or ".join(map(repr, supported))
+            raise ValueError(f"{self.name}.{key} is {value!r}; sortk supports {only} only")
+
+    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
+        value = self.get(key, default)
+        if type(value) is not int or not least <= value <= MAX_SIZE:
+            raise ValueError(f"{self.name}.{key} is {value!r}, not a whole number from {least} to {MAX_SIZE}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.get(key, default)
+        if type(value) not in (int, float) or not 0 <= value <= MAX_SIZE:
+            raise ValueError(f"{self.name}.{key} is {value!r}, not a number from 0 to {MAX_SIZE}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.get(key, default)
+        if type(value) is not bool:
+            raise ValueError(f"{self.name}.{key} is {value!r}, neither true nor false")
+        return value
+
+    def ignore(self, *keys: str) -> None:
+        """Keys that do not change what a trained model computes."""
+        self._known.update(keys)
+
+    def end(self) -> None:
+        """Whatever is left could mean anything."""
+        for key, value in self._table.items():
+            if key not in self._known:
+                raise ValueError(f"{self.name}.{key} is {value!r}; sortk does not know this setting")
+
+
+def _feature_options(config: Mapping[str, Any], gain: bool) -> FeatureOptions:
+    section = Section(config, "preprocessor")
+    section.check_class("AudioToMelSpectrogramPreprocessor")
+    section.check("sample_rate", SAMPLE_RATE, SAMPLE_RATE)
+    for key, n_samples, default in (("window_size", WINDOW_SAMPLES, 0.02), ("window_stride", HOP_SAMPLES, 0.01)):
+        in_samples = section.get(f"n_{key}", None) is not None
+        section.check(f"n_{key}", None, None, n_samples)
+        section.check(key, default, *([None] if in_samples else [n_samples / SAMPLE_RATE]))
+    section.check("window", "hann", "hann")
+    section.check("n_fft", None, None, 512)
+    section.check("preemph", 0.97, 0.97)
+    section.check("lowfreq", 0, 0)
+    section.check("highfreq", None, None, SAMPLE_RATE / 2)
+    section.check("log", True, True)
+    section.check("log_zero_guard_type", "add", "add")
+    section.check("log_zero_guard_value", 2**-24, 2**-24)
+    section.check("mag_power", 2.0, 2.0)
+    section.check("mel_norm", "slaney", "slaney")
+    section.check("normalize", "per_feature", "per_feature", "NA", None)
+    section.check("frame_splicing", 1, 1)
+    section.check("pad_value", 0, 0)
+    for key in ("exact_pad", "stft_exact_pad", "stft_conv", "use_torchaudio"):
+        section.check(key, False, False)
+    section.ignore("pad_to", "rng", "nb_augmentation_prob", "nb_max_freq")
+    options = FeatureOptions(
+        n_mels=section.count("features", 64),
+        gain=gain,
+        normalize="per_feature" if section.get("normalize", "per_feature") == "per_feature" else "none",
+        dither=section.number("dither", 1e-5),
+    )
+    section.end()
+    return options
+
+
+def _encoder_options(config: Mapping[str, Any], n_mels: int) -> FastConformerOptions:
+    section = Section(config, "encoder")
+    section.check_class("ConformerEncoder")
+    d_model, conv_kernel = section.count("d_model"), section.count("conv_kernel_size", 31)
+    section.check("feat_in", None, n_mels)
+    section.check("feat_out", -1, -1, d_model)
+    section.check("subsampling", "striding", "dw_striding")
+    section.check("subsampling_factor", 4, MEL_PER_FRAME)
+    section.check("causal_downsampling", False, False)
+    section.check("reduction", None, None)
+    section.check("self_attention_model", "rel_pos", "rel_pos")
+    section.check("untie_biases", True, True)
+    section.check("att_context_size", None, None, [-1, -1], [[-1, -1]])
+    section.check("att_context_style", "regular", "regular")
+    section.check("att_chunk_context_size", None, None)
+    section.check("conv_norm_type", "batch_norm", "batch_norm")
+    section.check("conv_context_size", None, None, [conv_kernel // 2, conv_kernel // 2])
+    section.check("conv_context_style", "regular", "regular")
+    section.check("conv_dual_mode", False, False)
+    section.flag("use_bias", True)  # see `_fill_in`
+    section.ignore(
+        "att_context_probs", "dropout_pre_encoder", "dropout_emb", "dropout_att",
+        "stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer",
+    )  # fmt: skip  # of training
+    section.ignore("global_tokens", "global_tokens_spacing", "global_attn_separate", "rope_base", "rotary_fraction")
+    section.ignore("pos_emb_max_len", "reduction_position", "reduction_factor", "subsampling_conv_chunking_factor")
+    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends", "sync_max_audio_length", "use_triton")
+    as_wide = section.get("subsampling_conv_channels", -1) == -1
+    options = FastConformerOptions(
+        d_model=d_model,
+        n_layers=section.count("n_layers"),
+        n_heads=section.count("n_heads", 4),
+        ff_expansion=section.count("ff_expansion_factor", 4),
+        conv_kernel=conv_kernel,
+        subsampling_channels=d_model if as_wide else section.count("subsampling_conv_channels"),
+        scale_input=section.flag("xscaling", True),
+        dropout=section.number("dropout", 0.1),
+    )
+    section.end()
+    return options
+
+
+def _transformer_options(config: Mapping[str, Any], name: str) -> TransformerOptions:
+    section = Section(config, name)
+    section.check_class("TransformerEncoder")
+    section.check("mask_future", False, False)
+    section.check("hidden_act", "relu", "relu")
+    pre_norm = section.flag("pre_ln", False)
+    section.check("pre_ln_final_layer_norm", True, True, *([] if pre_norm else [False]))
+    section.ignore("attn_score_dropout", "attn_layer_dropout")
+    options = TransformerOptions(
+        d_model=section.count("hidden_size"),
+        n_layers=section.count("num_layers"),
+        n_heads=section.count("num_attention_heads", 1),
+        d_inner=section.count("inner_size"),
+        dropout=section.number("ffn_dropout", 0.0),
+        pre_norm=pre_norm,
+    )
+    section.end()
+    return options
+
+
+# What inference/streaming.py calls NVIDIA's settings, and their defaults.
+STREAMING_COUNTS = {
+    "chunk_len": ("chunk", 188),
+    "chunk_left_context": ("left_context", 1),
+    "chunk_right_context": ("right_context", 1),
+    "fifo_len": ("fifo", 0),
+    "spkcache_update_period": ("update_period", 188),
+    "spkcache_len": ("cache", 188),
+    "spkcache_sil_frames_per_spk": ("silence_per_speaker", 3),
+}
+STREAMING_NUMBERS = {
+    "sil_threshold": ("silence_threshold", 0.2),
+    "pred_score_threshold": ("prob_floor", 0.25),
+    "scores_boost_latest": ("recent_bonus", 0.05),
+    "strong_boost_rate": ("strong_boost", 0.75),
+    "weak_boost_rate": ("weak_boost", 1.5),
+    "min_pos_scores_rate": ("min_alone", 0.5),
+}
+
+
+def _sortformer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    whole = Section({"model": dict(config)}, "model")
+    streaming = whole.flag("streaming_mode", False)
+    whole.check("eps", 1e-3, 1e-3)  # of the gain
+    whole.check("high_resolution", False, False)
+    whole.check("output_subsampling_factor", MEL_PER_FRAME, MEL_PER_FRAME)
+    features = _feature_options(config, gain=not streaming)
+    encoder = _encoder_options(config, features.n_mels)
+    transformer = _transformer_options(config, "transformer_encoder")
+    section = Section(config, "sortformer_modules")
+    section.check_class("SortformerModules")
+    section.check("fc_d_model", 512, encoder.d_model)
+    section.check("tf_d_model", 192, transformer.d_model)
+    section.check("subsampling_factor", MEL_PER_FRAME, MEL_PER_FRAME)
+    section.check("upsample_factor", 1, 1)
+    section.check("use_learnable_sil_emb", False, False)
+    section.ignore("causal_attn_rate", "causal_attn_rc", "scores_add_rnd", "max_index", "async_desync_updates")
+    settings: dict[str, float] = {
+        ours: section.count(theirs, default, least=0) for theirs, (ours, default) in STREAMING_COUNTS.items()
+    }
+    settings |= {ours: section.number(theirs, default) for theirs, (ours, default) in STREAMING_NUMBERS.items()}
+    n_speakers, dropout = section.count("num_spks", 4), section.number("dropout_rate", 0.5)
+    section.end()
+    options = SortformerOptions(n_speakers, dropout, features, encoder, transformer)
+    converted = {"model": "sortformer", "options": options.to_json()}
+    return converted | ({"streaming": settings} if streaming else {})
+
+
+def _encoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    whole = Section({"model": dict(config)}, "model")
+    whole.check("mask_position", "pre_conv", "pre_conv")  # after the convolutions, there are others
+    features = _feature_options(config, gain=False)
+    encoder = _encoder_options(config, features.n_mels)
+    return {"model": "encoder", "options": {"features": asdict(features), "encoder": asdict(encoder)}}
+
+
+# --- tensors
+
+SORTFORMER_NAMES = {
+    "encoder_proj.": "sortformer_modules.encoder_proj.",
+    "hidden.": "sortformer_modules.first_hidden_to_hidden.",
+    "speakers.": "sortformer_modules.single_hidden_to_spks.",
+    "transformer.": "transformer_encoder.",
+}
+TRANSFORMER_NAMES = {
+    "norm_attention": "layer_norm_1",
+    "attention.query": "first_sub_layer.query_net",
+    "attention.key": "first_sub_layer.key_net",
+    "attention.value": "first_sub_layer.value_net",
+    "attention.out": "first_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_2",
+    "feed_forward.linear1": "second_sub_layer.dense_in",
+    "feed_forward.linear2": "second_sub_layer.dense_out",
+    "norm_out": "final_layer_norm",
+}
+
+
+def name_sortformer_tensor(ours: str) -> str:
+    """What NVIDIA calls a tensor of our Sortformer."""
+    for prefix, theirs in SORTFORMER_NAMES.items():
+        if ours.startswith(prefix):
+            return theirs + name_transformer_tensor(ours.removeprefix(prefix))
+    return ours  # the encoder's names are NVIDIA's
+
+
+def name_transformer_tensor(ours: str) -> str:
+    """What NVIDIA calls a tensor of our TransformerEncoder, such as layers.0.attention.query.weight."""
+    module, _, parameter = ours.rpartition(".")
+    for name, theirs in TRANSFORMER_NAMES.items():
+        if module == name or module.endswith(f".{name}"):
+            return f"{module.removesuffix(name)}{theirs}.{parameter}"
+    return ours
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How to make a model of ours from one class of NeMo."""
+
+    convert_config: Callable[[Mapping[str, Any]], dict[str, Any]]
+    build: Callable[[Mapping[str, Any]], nn.Module]  # from our options
+    parts: tuple[str, ...]  # of the options, those that have layers
+    name_tensor: Callable[[str], str]  # our name -> NVIDIA's
+    left_out: Mapping[str, str]  # how names of tensors that we do without begin, and why
+
+
+def _build_encoder(options: Mapping[str, Any]) -> nn.Module:
+    encoder = FastConformer(FastConformerOptions(**options["encoder"]), options["features"]["n_mels"])
+    return nn.ModuleDict({"encoder": encoder})
+
+
+CONSTANTS = {
+    "preprocessor.featurizer.window": "a constant that sortk computes",
+    "preprocessor.featurizer.fb": "a constant that sortk computes",
+}
+_SORTFORMER = _Kind(
+    _sortformer_config,
+    lambda options: Sortformer(SortformerOptions.from_json(options)),
+    ("encoder", "transformer"),
+    name_sortformer_tensor,
+    CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
+)
+_ENCODER = _Kind(
+    _encoder_config,
+    _build_encoder,
+    ("encoder",),
+    str,
+    CONSTANTS | dict.fromkeys(("decoder.", "quantizer.", "mask_processor."), "only for pretraining the encoder"),
+)
+KINDS = {
+    "SortformerEncLabelModel": _SORTFORMER,
+    "EncDecMaskedTokenPredModel": _ENCODER,
+    "EncDecDenoiseMaskedTokenPredModel": _ENCODER,
+}
+
+
+def _find_kind(config: Mapping[str, Any]) -> _Kind:
+    target = str(config.get("target", ""))
+    kind = KINDS.get(target.rpartition(".")[2])
+    if kind is None:
+        raise ValueError(f"target is {target!r}; sortk supports {', '.join(KINDS)}")
+    return kind
