@@ -1,0 +1,188 @@
+"""What is scored in words: transcripts of sessions, from files of any format that holds words.
+
+SegLST, STM and CTM name speakers and times. An SST (sorted serialized transcript) names speakers, by tokens, and the
+order of words, but no times: its segments count words instead of seconds, so that their order is right.
+
+`prepare.sst.parse_sst` is strict; what a decoder writes need not be an SST. `parse_turns` takes any text, by these
+rules, and loses no word:
+
+    <spk0> ...             the words up to the next token are of that speaker. The token may be in capitals, have
+                           leading zeros, be repeated, stick to a word, come in any order, or be written <|spk0|>
+    <spk0> <spk1> ...      a token without words is a turn in which nothing is said
+    <spkx>, <spk>          a speaker of that name; told in a note
+    <cs>                   a new, nameless speaker from here on (SOT)
+    words before a token   are <spk0>'s, who speaks first; told in a note. Without any token, all are of one speaker
+    <unk>, any other       is a word
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sortk.formats import ctm, manifest, seglst, stm
+from sortk.formats.detect import detect, lists_in
+from sortk.formats.files import FormatError, files_in, quote, read_lines
+from sortk.formats.objects import entries
+from sortk.records import Segment
+
+SPEAKER_TOKEN = re.compile(r"<\|?(spk[^<>|\s]*|cs)\|?>", re.IGNORECASE)
+NUMBERED = re.compile(r"spk0*(\d+)", re.ASCII)
+
+READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
+    "seglst": lambda path: seglst.read(path, zero_duration="keep"),
+    "stm": lambda path: stm.read(path, zero_duration="keep"),
+    "ctm": lambda path: ctm.read(path, zero_duration="keep"),
+}
+SUFFIXES = {"seglst": ".json", "stm": ".stm", "ctm": ".ctm"}
+
+Turn = tuple[str, str]
+"""A speaker, and what is said until the next one speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcripts:
+    """Who said what in each session; a session in which nothing is said has no segments."""
+
+    sessions: Mapping[str, Sequence[Segment]]
+    has_times: bool = True  # False: made of SST, starts and ends count words
+    names_speakers: bool = True  # False: one stream of words, as a monaural ASR writes it
+    notes: tuple[str, ...] = ()  # sentences about what was odd
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> Transcripts:
+        """From segments, or words, with times."""
+        return cls._of_sessions(_by_session(segments))
+
+    @classmethod
+    def of_sst(cls, texts: Mapping[str, str]) -> Transcripts:
+        """From the SST of each session, or whatever a decoder wrote in its place."""
+        sessions = {session_id: _segments(session_id, parse_turns(text)) for session_id, text in texts.items()}
+        names_speakers = any(SPEAKER_TOKEN.search(text) for text in texts.values())
+        return cls(sessions, has_times=False, names_speakers=names_speakers, notes=tuple(_notes(texts)))
+
+    @classmethod
+    def read(cls, path: Path, predicted: bool = False) -> Transcripts:
+        """A SegLST, STM or CTM file, a folder of them, or SST: lines, or a manifest, with `session_id` and `text`.
+
+        In a folder, a SegLST without entries is a session in which nothing is said, named after the file. A session is
+        in one file; only CTM may have a file for each speaker, as meeteval takes it. `predicted`: lines that have
+        NeMo's `pred_text` say there what was recognised, and what was said in `text`.
+        """
+        found = detect(path)
+        if found in READERS:
+            return cls._of_sessions(_read_segments(path, found))
+        texts: dict[str, str] = {}
+        for file in lists_in(path) if found == "lists" else [path]:
+            for session_id, text in _read_texts(file, predicted):
+                if session_id in texts:
+                    raise ValueError(f"session {quote(session_id)} is in two files; the second is {file}")
+                texts[session_id] = text
+        return cls.of_sst(texts)
+
+    @classmethod
+    def _of_sessions(cls, sessions: Mapping[str, Sequence[Segment]]) -> Transcripts:
+        names_speakers = any(len({segment.speaker for segment in own}) > 1 for own in sessions.values())
+        return cls(sessions, names_speakers=names_speakers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# SST
+
+
+def parse_turns(text: str) -> list[Turn]:
+    """Speaker and words of each turn, empty ones left out; never fails, and every word of the text is in one turn."""
+    # Splitting at a pattern with one group gives words, token, words, token, ..., words.
+    first, *rest = SPEAKER_TOKEN.split(text)
+    turns = [("spk0", first)]
+    for place, (token, words) in enumerate(zip(rest[::2], rest[1::2], strict=True), start=1):
+        turns.append((_speaker(token.lower(), place), words))
+    return [(speaker, " ".join(words.split())) for speaker, words in turns if words.strip()]
+
+
+def _speaker(token: str, place: int) -> str:
+    if token == "cs":
+        return f"turn{place}"
+    return NUMBERED.sub(r"spk\1", token)
+
+
+def _segments(session_id: str, turns: Sequence[Turn]) -> list[Segment]:
+    segments = []
+    n_words = 0
+    for speaker, words in turns:
+        start, n_words = n_words, n_words + len(words.split())
+        segments.append(Segment(session_id, speaker, float(start), float(n_words), words))
+    return segments
+
+
+def _notes(texts: Mapping[str, str]) -> list[str]:
+    early = [session_id for session_id, text in texts.items() if _has_early_words(text)]
+    unknown = [
+        session_id
+        for session_id, text in texts.items()
+        if any(not NUMBERED.fullmatch(token.lower()) for token in SPEAKER_TOKEN.findall(text) if token.lower() != "cs")
+    ]
+    notes = {
+        "words before the first speaker token, taken as <spk0>'s": early,
+        "a speaker token without a number, taken as a speaker of that name": unknown,
+    }
+    return [f"{what}: {name_sessions(found)}" for what, found in notes.items() if found]
+
+
+def _has_early_words(text: str) -> bool:
+    token = SPEAKER_TOKEN.search(text)
+    return token is not None and token[1].lower() != "cs" and bool(text[: token.start()].strip())
+
+
+def name_sessions(session_ids: Sequence[str]) -> str:
+    """`2 sessions (a, b)`; of many, the first."""
+    names = ", ".join(session_ids[:5]) + (", ..." if len(session_ids) > 5 else "")
+    return f"{len(session_ids)} session{'' if len(session_ids) == 1 else 's'} ({names})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def _read_segments(path: Path, found: str) -> dict[str, list[Segment]]:
+    parts = [(file, _by_session(READERS[found](file))) for file in files_in(path, SUFFIXES[found])]
+    if path.is_dir():
+        parts = [(file, part or {file.stem: []}) for file, part in parts]
+    n_files = Counter(session_id for _, part in parts for session_id in part)
+    sessions: dict[str, list[Segment]] = {}
+    for file, part in parts:
+        for session_id, segments in part.items():
+            if session_id in sessions and found != "ctm":
+                raise ValueError(f"session {quote(session_id)} is in two files; the second is {file}")
+            prefix = f"{file.stem}:" if n_files[session_id] > 1 else ""
+            named = [replace(segment, speaker=prefix + segment.speaker) for segment in segments]
+            sessions.setdefault(session_id, []).extend(named)
+    return sessions
+
+
+def _by_session(segments: Iterable[Segment]) -> dict[str, list[Segment]]:
+    sessions: dict[str, list[Segment]] = {}
+    for segment in segments:
+        sessions.setdefault(segment.session_id, []).append(segment)
+    return sessions
+
+
+def _read_texts(path: Path, predicted: bool) -> Iterator[tuple[str, str]]:
+    found = detect(path)
+    if found == "manifest":
+        for number, session in manifest.parse(read_lines(path), path):
+            text = session.extra.get("pred_text", session.text) if predicted else session.text
+            if not isinstance(text, str):
+                raise FormatError(path, number, "has no text, so that its words are not known")
+            yield session.session_id, text
+        return
+    if found != "sst":
+        raise FormatError(path, None, f"is {found}, which holds no words; give SegLST, STM, CTM or SST")
+    line_of: dict[str, int | None] = {}
+    for _, entry in entries(read_lines(path), path):
+        session_id = entry.need(entry.name, "session_id")
+        entry.check_new("session_id", session_id, line_of)
+        yield session_id, entry.need(entry.text, "pred_text" if predicted and "pred_text" in entry.values else "text")
