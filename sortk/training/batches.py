@@ -98,6 +98,8 @@ class SessionSource:
         room = _duration(session) - self.seconds(index)
         start = session.offset + Random(f"{self.seed} {epoch} {session.session_id}").uniform(0.0, room)
         samples = audio.read(session.audio_path, start, self.seconds(index), SAMPLE_RATE)
+        if count_frames(len(samples)) == 0:
+            raise ValueError(f"session {session.session_id} has {len(samples)} samples at {start} s: not one frame")
         targets, names = frame_targets(read_segments(session), start, count_frames(len(samples)), self.n_speakers)
         return Example(session.session_id, samples, targets, frame_speakers(targets, names, self.number_of))
 
@@ -214,16 +216,25 @@ class BatchLoader:
         dataset = _PlannedBatches(self.sources, batches, epoch)
         # A generator of its own: the loader would otherwise take a number from the one that dropout uses.
         own = torch.Generator()
-        return iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=self.n_workers, generator=own))
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=self.n_workers, generator=own)
+        for batch in loader:
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
 
 
-class _PlannedBatches(torch.utils.data.Dataset[Batch]):
+class _PlannedBatches(torch.utils.data.Dataset[Batch | Exception]):
+    """An error travels as a value: raised in a worker, it would arrive with that process's traceback in its message."""
+
     def __init__(self, sources: Sequence[Source], batches: Sequence[tuple[Sequence[Place], int]], epoch: int) -> None:
         self.sources, self.batches, self.epoch = sources, batches, epoch
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> Batch | Exception:
         places, n_in_all = self.batches[number]
-        return collate([self.sources[source].load(index, self.epoch) for source, index in places], n_in_all)
+        try:
+            return collate([self.sources[source].load(index, self.epoch) for source, index in places], n_in_all)
+        except (ValueError, OSError) as error:
+            return error

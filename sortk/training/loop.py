@@ -9,6 +9,7 @@ process with a batch as large as all of theirs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -240,15 +241,17 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
 def _updates(
     loader: BatchLoader, progress: Progress, options: LoopOptions, processes: Processes
 ) -> Iterator[list[Batch]]:
-    """The batches of each update, epoch after epoch, from where the run stands; moves `progress` along."""
+    """The batches of each update, epoch after epoch, from where the run stands; moves `progress` along.
+
+    The last update of an epoch may have fewer batches than the others.
+    """
     while True:
-        collected: list[Batch] = []
-        for batch in loader.load_epoch(progress.epoch, progress.batch, processes.rank, processes.n):
-            collected.append(batch)
-            if len(collected) == options.accumulate:
-                progress.batch += options.accumulate
-                yield collected
-                collected = []
+        batches = loader.load_epoch(progress.epoch, progress.batch, processes.rank, processes.n)
+        while collected := list(itertools.islice(batches, options.accumulate)):
+            progress.batch += len(collected)
+            yield collected
+        if progress.batch == 0:
+            raise ValueError("there is nothing to learn from: an epoch has no batches")
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
 

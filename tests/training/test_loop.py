@@ -108,6 +108,19 @@ def test_accumulation_equals_a_larger_batch(tmp_path: Path) -> None:
     assert torch.allclose(weights_of(one), weights_of(two), atol=1e-6)
 
 
+def test_an_epoch_with_fewer_batches_than_an_update_goes_on(tmp_path: Path) -> None:
+    task = ToyTask()
+    progress = train(
+        task, BatchLoader([ToySource([0.8] * 3)], 1.0, 0), LoopOptions(steps=3, accumulate=2), tmp_path, CPU
+    )
+    assert (progress.epoch, progress.batch) == (1, 2)  # updates of 2, 1 and 2 batches
+
+
+def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        train(ToyTask(), BatchLoader([ToySource([])], 1.0, 0), OPTIONS, tmp_path, CPU)
+
+
 def test_a_loss_that_is_not_a_number_names_the_examples(tmp_path: Path, toy_loader: BatchLoader) -> None:
     class Broken(ToyTask):
         def forward(self, batch):  # type: ignore[no-untyped-def]
