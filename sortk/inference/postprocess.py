@@ -192,7 +192,7 @@ class _Spans(NamedTuple):
 
     def to_arrays(self, rows: PosteriorRows) -> SegmentArrays:
         """On a grid of milliseconds, which is finer than any decision."""
-        start, end = np.round(self.start.astype(np.float64), 3), np.round(self.end.astype(np.float64), 3)
+        start, end = self.start.astype(np.float64).round(3), self.end.astype(np.float64).round(3)
         kept = end > start  # speech in nothing but the last unit
         row = self.row[kept]
         return SegmentArrays(rows.session[row], rows.speaker[row], start[kept], end[kept])

@@ -1,0 +1,205 @@
+"""Diarization error rates of a set of sessions: which sessions are scored, by which scorer, and what is told of it.
+
+A session is scored if the reference has it. Whatever does not fit is told, never dropped without a word:
+
+    session without hypothesis          counts as all missed; a note names it
+    hypothesis of another session       is not scored; a note names it
+    ids that differ in case only        an error: one of them is misspelt
+    no session in common                an error
+    session that the UEM does not name  is not scored, as a UEM says what is; a note names it
+    UEM that names no session at all    an error
+    segment of zero length              holds no speech; a note counts them
+
+A session in which nobody speaks is an empty file in a folder of references: all speech in it is a false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from sortk.formats import rttm, uem
+from sortk.formats.files import files_in, quote
+from sortk.records import Region, Segment
+from sortk.scoring.der_counts import DerCounts, DerOptions
+from sortk.scoring.der_pyannote import count_errors
+from sortk.scoring.intervals import prepare_reference, tabulate_segments
+
+N_BOOTSTRAP = 1000  # sets of as many sessions, drawn with replacement
+
+
+@dataclass(frozen=True)
+class SessionDer:
+    """One session's score."""
+
+    session_id: str
+    counts: DerCounts
+    has_hypothesis: bool = True
+
+
+@dataclass(frozen=True)
+class DerReport:
+    """The score of a set."""
+
+    options: DerOptions
+    uem: str  # where the scored time comes from
+    sessions: tuple[SessionDer, ...]
+    notes: tuple[str, ...] = ()  # sentences that a reader of the score should know
+
+    @property
+    def overall(self) -> DerCounts:
+        return sum((session.counts for session in self.sessions), DerCounts())
+
+    def by_speakers(self) -> dict[int, DerCounts]:
+        """Pooled over the sessions with so many reference speakers."""
+        found: dict[int, DerCounts] = {}
+        for session in sorted(self.sessions, key=lambda session: session.counts.n_ref_speakers):
+            n_speakers = session.counts.n_ref_speakers
+            found[n_speakers] = found.get(n_speakers, DerCounts()) + session.counts
+        return found
+
+    def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
+        """In which the pooled DER of 95 % of the sets lies that are drawn from these sessions; None for one session."""
+        errors = [session.counts.errors for session in self.sessions]
+        scored, wrong = np.array([error.scored for error in errors]), np.array([error.wrong for error in errors])
+        if len(errors) < 2:
+            return None
+        drawn = np.random.default_rng(seed).integers(len(errors), size=(N_BOOTSTRAP, len(errors)))
+        sums = scored[drawn].sum(axis=1)
+        if not (sums > 0).all():
+            return None
+        low, high = np.quantile(wrong[drawn].sum(axis=1) / sums, [0.025, 0.975]).tolist()
+        return low, high
+
+
+def score_der(
+    references: Mapping[str, Sequence[Segment]],
+    hypotheses: Mapping[str, Sequence[Segment]],
+    uem: Mapping[str, Sequence[Region]] | None = None,
+    options: DerOptions | None = None,
+) -> DerReport:
+    """The score of all sessions of the reference that the UEM names; all of them without a UEM."""
+    options = options or DerOptions()
+    notes = _note_sessions(references, hypotheses, uem)
+    chosen = [name for name in references if uem is None or name in uem]
+    reference = [references[name] for name in chosen]
+    hypothesis = [hypotheses.get(name, ()) for name in chosen]
+    regions = None if uem is None else [uem[name] for name in chosen]
+    counts = prepare_reference(reference, regions, options).score(tabulate_segments(hypothesis))
+    if options.scorer == "pyannote":
+        # The seconds are its own; what it has no notion of (regions, numbers of speakers) is that of the fast scorer.
+        counts = [
+            replace(count, errors=count_errors(reference[n], hypothesis[n], regions[n] if regions else None, options))
+            for n, count in enumerate(counts)
+        ]
+    if not sum(count.errors.scored for count in counts):
+        notes.append(
+            "nothing is scored: no reference speech lies in the UEM and outside of collars and skipped overlap"
+        )
+    sessions = (SessionDer(name, count, name in hypotheses) for name, count in zip(chosen, counts, strict=True))
+    source = _describe_uem(options) if uem is None else "given"
+    return DerReport(options, source, tuple(sessions), tuple(notes))
+
+
+def _describe_uem(options: DerOptions) -> str:
+    return "none: extent of the reference" if options.scorer == "nist" else "none: extent of reference and hypothesis"
+
+
+def _note_sessions(
+    references: Mapping[str, Sequence[Segment]],
+    hypotheses: Mapping[str, Sequence[Segment]],
+    uem: Mapping[str, Sequence[Region]] | None,
+) -> list[str]:
+    """What does not fit, in sentences; ValueError for what makes any score meaningless."""
+    if not references:
+        raise ValueError("the reference has no segments, so there is nothing to score")
+    _check_case(references, hypotheses, "hypothesis")
+    if hypotheses and not references.keys() & hypotheses.keys():
+        raise ValueError(
+            f"reference and hypothesis have no session in common: {name_sessions(references)} in the reference, "
+            f"{name_sessions(hypotheses)} in the hypothesis"
+        )
+    missing = references.keys() - hypotheses.keys()
+    unscored: set[str] = set()
+    if uem is not None:
+        _check_case(references, uem, "UEM")
+        unscored = references.keys() - uem.keys()
+        if unscored == references.keys():
+            raise ValueError(
+                f"the UEM is for other recordings: it names {name_sessions(uem)}, "
+                f"but the reference {name_sessions(references)}"
+            )
+    empty = {
+        f"segments of zero length in the {side}, which hold no speech": _without_length(sessions)
+        for side, sessions in (("reference", references), ("hypothesis", hypotheses))
+    }
+    found = {
+        "no hypothesis, counted as all missed": missing - unscored,
+        "not in the reference, so not scored": hypotheses.keys() - references.keys(),
+        "not in the UEM, so not scored": unscored,
+        **empty,
+    }
+    return [f"{what}: {name_sessions(names)}" for what, names in found.items() if names]
+
+
+def _without_length(sessions: Mapping[str, Sequence[Segment]]) -> set[str]:
+    return {name for name, segments in sessions.items() if any(segment.end <= segment.start for segment in segments)}
+
+
+def _check_case(references: Iterable[str], others: Iterable[str], side: str) -> None:
+    names, others = set(references), set(others)
+    by_folded = {name.casefold(): name for name in others - names}
+    for name in sorted(names - others):
+        if twin := by_folded.get(name.casefold()):
+            raise ValueError(
+                f"session {quote(name)} of the reference is {quote(twin)} in the {side}: "
+                "ids must be the same letter by letter, so rename one of them"
+            )
+
+
+def name_sessions(names: Iterable[str]) -> str:
+    """`2 sessions (a, b)`; of many, the first."""
+    found = sorted(names)
+    shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+    return f"{len(found)} session{'' if len(found) == 1 else 's'} ({shown})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def score_files(ref: Path, hyp: Path, uem_path: Path | None = None, options: DerOptions | None = None) -> DerReport:
+    """The same from files, or folders of files: RTTM and, if there is one, UEM."""
+    regions = read_regions(uem_path) if uem_path else None
+    report = score_der(read_segments(ref), read_segments(hyp), regions, options)
+    return replace(report, uem=str(uem_path)) if uem_path else report
+
+
+def read_segments(path: Path) -> dict[str, list[Segment]]:
+    """The segments of each session of an RTTM file, or of a folder of them.
+
+    In a folder, a session is in one file, and a file without segments is a session without speech of that name.
+    """
+    sessions: dict[str, list[Segment]] = {}
+    for file in files_in(path, ".rttm", ".rttm.gz"):
+        part: dict[str, list[Segment]] = {}
+        for segment in rttm.stream(file, zero_duration="keep"):
+            part.setdefault(segment.session_id, []).append(segment)
+        if path.is_dir() and not part:
+            part[file.name.removesuffix(".gz").removesuffix(".rttm")] = []
+        for name in part.keys() & sessions.keys():
+            raise ValueError(f"{file}: session {quote(name)} is in another file of this folder, too")
+        sessions |= part
+    return sessions
+
+
+def read_regions(path: Path) -> dict[str, list[Region]]:
+    """The regions of each session of a UEM file, or of a folder of them."""
+    sessions: dict[str, list[Region]] = {}
+    for file in files_in(path, ".uem"):
+        for region in uem.read(file):
+            sessions.setdefault(region.session_id, []).append(region)
+    return sessions

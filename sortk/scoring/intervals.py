@@ -1,0 +1,249 @@
+"""The fast scorer: exact DER of many sessions in one sweep over all boundaries, with numpy.
+
+Time is whole microseconds, which is what RTTM files resolve, so that boundaries that should be equal are. All sessions
+lie on one axis, SESSION_US apart. Who speaks is a step function of it: the sorted times at which it changes, and after
+each of them a row of 0 and 1, one per speaker. The changes of reference and hypothesis together cut the axis into
+intervals in which nothing changes; of each, only length and numbers of speakers count:
+
+    scored = R,  miss = R - min(R, H),  false alarm = H - min(R, H),  confusion = min(R, H) - C
+
+Summed over a session, C is the time that mapped speakers have in common, so it needs no look at single intervals: the
+common time of all pairs of speakers is a product of two matrices, and the mapping is the assignment with the largest
+sum of it. Nothing of the reference depends on the hypothesis (without a UEM all time is scored, but where nobody
+speaks nothing is counted), so it is prepared once for all trials of a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.inference.postprocess import Floats, Ints, SegmentArrays
+from sortk.records import Region, Segment
+from sortk.scoring.der_counts import REGIONS, DerCounts, DerOptions, ErrorSeconds
+
+SESSION_US = 1 << 42  # 50 days: room for a session ...
+MAX_SESSIONS = 1 << 21  # ... so many times in 64 bits
+
+
+def tabulate_segments(sessions: Sequence[Sequence[Segment]]) -> SegmentArrays:
+    """Records as arrays; speakers are numbered within their session, by name."""
+    session = np.repeat(np.arange(len(sessions)), [len(segments) for segments in sessions])
+    speaker = []
+    for segments in sessions:
+        numbers = {name: number for number, name in enumerate(sorted({segment.speaker for segment in segments}))}
+        speaker += [numbers[segment.speaker] for segment in segments]
+    start = [segment.start for segments in sessions for segment in segments]
+    end = [segment.end for segments in sessions for segment in segments]
+    return SegmentArrays(session, np.array(speaker, np.int64), np.array(start, float), np.array(end, float))
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """What holds at a time: `values[n]` after the first n of the changes; before all of them, nothing."""
+
+    changes: Ints  # in microseconds on the axis of all sessions, sorted
+    values: npt.NDArray[np.int32]  # (changes + 1, columns)
+
+    @classmethod
+    def of_spans(cls, column: Ints, begin: Ints, finish: Ints, n_columns: int) -> StepFunction:
+        """How many spans of each column hold a time."""
+        times = np.concatenate([begin, finish])
+        order = np.argsort(times, kind="stable")
+        steps = np.zeros((len(times) + 1, n_columns), np.int32)
+        steps[np.arange(1, len(times) + 1), np.tile(column, 2)[order]] = np.where(order < len(begin), 1, -1)
+        return cls(times[order], np.cumsum(steps, axis=0, dtype=np.int32))
+
+    def simplify(self) -> StepFunction:
+        """Without the changes that change nothing, or that are not the last of their moment."""
+        is_last = np.append(self.changes[1:] != self.changes[:-1], True)[: len(self.changes)]
+        changes, values = self.changes[is_last], self.values[1:][is_last]
+        differs = np.any(np.diff(values, axis=0, prepend=self.values[:1]), axis=1)
+        return StepFunction(changes[differs], np.concatenate([self.values[:1], values[differs]]))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Of many sessions, ready to score hypotheses of all of them at once, again and again."""
+
+    options: DerOptions
+    n_sessions: int
+    speech: StepFunction  # of the speakers
+    n_speaking: npt.NDArray[np.int32]  # for each row of it
+    is_evaluated: npt.NDArray[np.bool_]  # inside the UEM
+    is_scored: npt.NDArray[np.bool_]  # of this, neither in a collar nor, if it is skipped, in overlap
+    scored_us: Floats  # (sessions, speakers)
+    n_speakers: Ints  # of each session, with speech in the UEM
+
+    def score(self, hypothesis: SegmentArrays) -> list[DerCounts]:
+        """A result per session; `hypothesis.session` counts them as in the reference."""
+        speech = _find_speech(hypothesis)
+        # Walk over the changes of both: so many of each have been passed.
+        changes = np.concatenate([self.speech.changes, speech.changes])
+        order = np.argsort(changes, kind="stable")
+        changes = changes[order]
+        n_ref_passed = np.cumsum(order < len(self.speech.changes))
+        n_hyp_passed = np.arange(1, len(order) + 1) - n_ref_passed
+        us = np.diff(changes, append=changes[-1:]).astype(np.float64)
+        scored_us = us * self.is_scored[n_ref_passed]
+        evaluated_us = us * self.is_evaluated[n_ref_passed]
+        n_ref, n_hyp = self.n_speaking[n_ref_passed], speech.values.sum(axis=1)[n_hyp_passed]
+        n_both = np.minimum(n_ref, n_hyp)
+        region = np.minimum(n_ref, 2)
+
+        bins = changes // SESSION_US * len(REGIONS) + region
+        sums = [
+            np.bincount(bins, scored_us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
+            for counts in (n_ref, n_ref - n_both, n_hyp - n_both, n_both)
+        ]
+        totals = np.stack(sums, axis=2) / 1e6  # (sessions, regions, scored | miss | false alarm | both)
+
+        heard = np.flatnonzero((n_hyp > 0) & (evaluated_us > 0))
+        weights = np.stack([evaluated_us[heard], *(scored_us[heard] * (region[heard] == n) for n in range(3))])
+        refs = self.speech.values[n_ref_passed[heard]].astype(np.float64)
+        hyps = speech.values[n_hyp_passed[heard]].astype(np.float64)
+        bounds = np.searchsorted(changes[heard], np.arange(self.n_sessions + 1) * SESSION_US)
+        return [
+            self._count(n, totals[n], weights[:, first:last], refs[first:last], hyps[first:last])
+            for n, (first, last) in enumerate(pairwise(bounds.tolist()))
+        ]
+
+    def _count(self, session: int, totals: Floats, weights: Floats, refs: Floats, hyps: Floats) -> DerCounts:
+        """Of one session: weights (evaluated, and scored by region; intervals), refs and hyps (intervals, speakers)."""
+        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
+
+        common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
+        scored_common_us = common_us[1:].sum(axis=0)
+        mapped_by = common_us[0] if self.options.scorer == "nist" else scored_common_us
+        ref, hyp = linear_sum_assignment(mapped_by, maximize=True)
+
+        right = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # C by region
+        regions = {
+            name: ErrorSeconds(scored, miss, false_alarm, both - correct)
+            for name, (scored, miss, false_alarm, both), correct in zip(
+                REGIONS, totals.tolist(), right.tolist(), strict=True
+            )
+        }
+        intersection_us = scored_common_us[ref, hyp]
+        union_us = self.scored_us[session][ref] + (weights[1:].sum(axis=0) @ hyps)[hyp] - intersection_us
+        n_jaccard = int(np.count_nonzero(self.scored_us[session]))
+        similarity = float((intersection_us[union_us > 0] / union_us[union_us > 0]).sum())
+        n_ref_speakers, n_hyp_speakers = int(self.n_speakers[session]), int(np.count_nonzero(weights[0] @ hyps))
+        return DerCounts(
+            sum(regions.values(), ErrorSeconds()),
+            regions,
+            n_jaccard - similarity,
+            n_jaccard,
+            n_ref_speakers,
+            n_hyp_speakers,
+            n_sessions=1,
+            n_right_counts=int(n_ref_speakers == n_hyp_speakers),
+        )
+
+
+def prepare_reference(
+    sessions: Sequence[Sequence[Segment]], uem: Sequence[Sequence[Region]] | None, options: DerOptions
+) -> Reference:
+    """All that scoring needs to know of the reference; `uem` has the regions of each session."""
+    speaker, begin, finish = _merge_touching(tabulate_segments(sessions))
+    n_speakers = int(speaker.max(initial=-1)) + 1
+    evaluated = _find_evaluated(begin, finish, len(sessions), uem, options.scorer)
+    collars = _find_collars(np.concatenate([begin, finish]), round(options.collar * 1e6))
+    kinds = ((begin, finish), evaluated, collars)
+    columns = StepFunction.of_spans(
+        np.concatenate([speaker, np.full(len(evaluated[0]), n_speakers), np.full(len(collars[0]), n_speakers + 1)]),
+        np.concatenate([kind[0] for kind in kinds]),
+        np.concatenate([kind[1] for kind in kinds]),
+        n_speakers + 2,
+    )
+    values = columns.values  # how many spans hold a time; of UEM and collars it only matters whether any does
+    is_scored = (values[:, n_speakers] > 0) & (values[:, n_speakers + 1] == 0)
+    if options.skip_overlap:
+        is_scored &= values[:, :n_speakers].sum(axis=1) < 2
+    values[:, n_speakers], values[:, n_speakers + 1] = values[:, n_speakers] > 0, is_scored
+    columns = columns.simplify()
+    speech = StepFunction(columns.changes, columns.values[:, :n_speakers])
+    n_speaking = speech.values.sum(axis=1, dtype=np.int32)
+    is_evaluated = columns.values[:, n_speakers] > 0
+    is_scored = columns.values[:, n_speakers + 1] > 0
+    scored_us = _sum_by_session(speech, is_scored, len(sessions))
+    n_evaluated = np.count_nonzero(_sum_by_session(speech, is_evaluated, len(sessions)), axis=1)
+    return Reference(options, len(sessions), speech, n_speaking, is_evaluated, is_scored, scored_us, n_evaluated)
+
+
+def _find_evaluated(
+    begin: Ints, finish: Ints, n_sessions: int, uem: Sequence[Sequence[Region]] | None, scorer: str
+) -> tuple[Ints, Ints]:
+    """The spans in which anything counts: the UEM or, without one, all time; for md-eval, the reference's extent."""
+    first = np.arange(n_sessions) * SESSION_US
+    if uem is not None:
+        session = np.repeat(np.arange(n_sessions), [len(regions) for regions in uem])
+        start = np.array([region.start for regions in uem for region in regions], np.float64)
+        end = np.array([region.end for regions in uem for region in regions], np.float64)
+        return _to_axis(session, start), _to_axis(session, end)
+    if scorer != "nist":
+        return first, first + SESSION_US - 1
+    earliest, latest = first + SESSION_US, first.copy()
+    np.minimum.at(earliest, begin // SESSION_US, begin)
+    np.maximum.at(latest, finish // SESSION_US, finish)
+    spoken = earliest < latest
+    return earliest[spoken], latest[spoken]
+
+
+def _find_collars(edges: Ints, collar_us: int) -> tuple[Ints, Ints]:
+    """The spans around reference boundaries that are not scored; none reaches into the session before."""
+    if collar_us == 0:
+        return edges[:0], edges[:0]
+    first = edges // SESSION_US * SESSION_US
+    return np.maximum(first, edges - collar_us), np.minimum(first + SESSION_US - 1, edges + collar_us)
+
+
+def _sum_by_session(speech: StepFunction, counts: npt.NDArray[np.bool_], n_sessions: int) -> Floats:
+    """Microseconds of each speaker in time that counts: (sessions, speakers)."""
+    us = np.diff(speech.changes, append=speech.changes[-1:]) * counts[1:]
+    sums = np.zeros((n_sessions, speech.values.shape[1]))
+    np.add.at(sums, speech.changes // SESSION_US, us[:, None] * speech.values[1:].astype(np.float64))
+    return sums
+
+
+def _find_speech(segments: SegmentArrays) -> StepFunction:
+    speaker, begin, finish = _merge_touching(segments)
+    return StepFunction.of_spans(speaker, begin, finish, int(speaker.max(initial=-1)) + 1)
+
+
+def _merge_touching(segments: SegmentArrays) -> tuple[Ints, Ints, Ints]:
+    """Speaker, begin and finish; of one speaker, segments that overlap or touch are one, and empty ones none.
+
+    Else a speaker's own overlap would count twice, and collars would lie inside speech.
+    """
+    kept = segments.end > segments.start
+    session, speaker, start, end = (
+        segments.session[kept],
+        segments.speaker[kept],
+        segments.start[kept],
+        segments.end[kept],
+    )
+    # Speakers one after the other, each with an axis of its own, so that no one reaches into the next.
+    n_speakers = int(speaker.max(initial=-1)) + 1
+    row = session * n_speakers + speaker
+    begin, finish = _to_axis(row, start), _to_axis(row, end)
+    order = np.argsort(begin, kind="stable")
+    begin, reach = begin[order], np.maximum.accumulate(finish[order])
+    edge = np.ones(min(1, len(begin)), np.bool_)
+    opens = begin[1:] > reach[:-1]
+    begin, finish = begin[np.concatenate([edge, opens])], reach[np.concatenate([opens, edge])]
+    row = begin // SESSION_US
+    session, speaker = row // max(1, n_speakers), row % max(1, n_speakers)
+    shift = (session - row) * SESSION_US
+    return speaker, begin + shift, finish + shift
+
+
+def _to_axis(session: Ints, seconds: Floats) -> Ints:
+    us = np.rint(seconds * 1e6)
+    if us.max(initial=0) >= SESSION_US or session.max(initial=0) >= MAX_SESSIONS:
+        raise ValueError(f"{us.max() / 1e6} s in {session.max() + 1} sessions times speakers is beyond this scorer")
+    return session * SESSION_US + us.astype(np.int64)
