@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sortk.models import decoding
+from sortk.models.decoding import (
+    CHANGE,
+    FORBIDDEN,
+    MAX_PERIOD,
+    PART,
+    SPEAKER,
+    WORD,
+    DecodingOptions,
+    SstConstraint,
+    search,
+)
+
+END = 0
+PROMPT = [1]
+
+
+class TableSteps:
+    """A language whose next token depends on the last one only: rows of log-probabilities, one table per clip."""
+
+    def __init__(self, tables: Sequence[Tensor], beam: int = 1, max_tokens: int = 1000) -> None:
+        self.tables = torch.stack(list(tables)).repeat_interleave(beam, dim=0)
+        self.n_rows, self.max_tokens = len(self.tables), max_tokens
+        self.texts = torch.zeros(self.n_rows, 0, dtype=torch.long)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        self.texts = torch.cat([self.texts, tokens], dim=1)
+        return self.tables[torch.arange(self.n_rows), self.texts[:, -1]]
+
+    def select(self, rows: Tensor) -> None:
+        self.texts = self.texts[rows]
+
+
+def random_table(n_tokens: int, seed: int) -> Tensor:
+    return (2 * torch.randn(n_tokens, n_tokens, generator=torch.Generator().manual_seed(seed))).log_softmax(dim=1)
+
+
+def enumerate_best(table: Tensor, n_most: int, penalty: float = 1.0) -> tuple[int, ...]:
+    """The best ended text of all, by trying each."""
+    best, best_score = (), -math.inf
+    for length in range(n_most):
+        for text in itertools.product(range(1, len(table)), repeat=length):
+            path = [*PROMPT, *text, END]
+            total = sum(float(table[a, b]) for a, b in itertools.pairwise(path))
+            if total / (length + 1) ** penalty > best_score:
+                best, best_score = text, total / (length + 1) ** penalty
+    return best
+
+
+def test_greedy_takes_the_likeliest_token_each_time() -> None:
+    table = torch.full((4, 4), -9.0)
+    table[1, 2] = table[2, 3] = table[3, 0] = 0.0
+    (found,) = search(TableSteps([table]), PROMPT, END, [10], DecodingOptions())
+    assert found.tokens == (2, 3) and found.ended
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_wide_beam_finds_the_best_text_of_all(seed: int) -> None:
+    table = random_table(4, seed)
+    options = DecodingOptions(beam=200, length_penalty=0.0)
+    (found,) = search(TableSteps([table], beam=200), PROMPT, END, [4], options)
+    assert found.ended and found.tokens == enumerate_best(table, 4, penalty=0.0)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_clip_does_not_depend_on_its_batch(beam: int) -> None:
+    tables = [random_table(6, seed) for seed in range(5)]
+    limits = [7, 3, 12, 5, 9]
+    options = DecodingOptions(beam=beam)
+    together = search(TableSteps(tables, beam), PROMPT, END, limits, options)
+    for table, limit, found in zip(tables, limits, together, strict=True):
+        (alone,) = search(TableSteps([table], beam), PROMPT, END, [limit], options)
+        assert alone.tokens == found.tokens and alone.ended == found.ended
+        assert alone.score == pytest.approx(found.score) and len(found.tokens) <= limit
+
+
+def test_a_text_is_stopped_at_its_limit() -> None:
+    table = torch.full((4, 4), -9.0)
+    table[1, 2] = table[2, 3] = table[3, 1] = 0.0  # never ends; repeats itself only after three tokens
+    options = DecodingOptions(max_repeats=100)
+    (found,) = search(TableSteps([table]), PROMPT, END, [7], options)
+    assert found.tokens == (2, 3, 1, 2, 3, 1, 2) and not found.ended
+    (capped,) = search(TableSteps([table], max_tokens=5), PROMPT, END, [7], options)
+    assert len(capped.tokens) == 4  # the prompt counts as well
+
+
+@pytest.mark.parametrize("period", [1, 2, 5, MAX_PERIOD])
+def test_a_text_that_repeats_itself_is_cut_to_one_of_the_repeats(period: int) -> None:
+    n_tokens = period + 3
+    table = torch.full((n_tokens, n_tokens), -9.0)
+    table[1, 2] = 0.0  # a first word, then a circle
+    for token in range(period):
+        table[2 if token == 0 else 2 + token, 3 + token] = 0.0
+    table[2 + period, 3] = 1.0
+    (found,) = search(TableSteps([table]), PROMPT, END, [1000], DecodingOptions(max_repeats=4))
+    assert found.tokens == (2, *range(3, 3 + period)) and not found.ended
+
+
+class Script(TableSteps):
+    """Says what is written."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__([torch.zeros(3, 3)])
+        self._tokens = iter(tokens)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return 20 * torch.nn.functional.one_hot(torch.tensor([next(self._tokens)]), 3).float()
+
+
+def test_a_word_may_be_said_a_few_times() -> None:
+    (found,) = search(Script([2] * 7 + [END]), PROMPT, END, [100], DecodingOptions(max_repeats=8))
+    assert found.tokens == (2,) * 7 and found.ended
+
+
+def test_limits_grow_with_the_clip() -> None:
+    options = DecodingOptions(tokens_per_second=10.0, tokens_more=5)
+    assert options.limit_tokens(2.5) == 30
+
+
+def test_bad_options_are_errors() -> None:
+    with pytest.raises(ValueError, match="beam must be at least 1 and max_repeats at least 2"):
+        DecodingOptions(beam=0)
+    with pytest.raises(ValueError, match="tokens_per_second must not be negative"):
+        DecodingOptions(tokens_per_second=-1)
+    with pytest.raises(ValueError, match="2 rows are not 1 clips with a beam of 1"):
+        search(TableSteps([torch.zeros(3, 3)] * 2), PROMPT, END, [5], DecodingOptions())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Nothing but SST
+
+KINDS = [decoding.END, FORBIDDEN, SPEAKER, SPEAKER + 1, SPEAKER + 2, WORD, WORD, PART]
+NAMES = ["", "", "<spk0>", "<spk1>", "<spk2>", "well", "yes", "ing"]
+
+
+def is_valid(text: Sequence[int]) -> bool:
+    """By the rules, told another way: a small machine that reads the text."""
+    speaker, n_speakers, needs_word = -1, 0, False
+    for token in text:
+        kind = KINDS[token]
+        if kind >= SPEAKER:
+            if needs_word or kind - SPEAKER > n_speakers or kind - SPEAKER == speaker:
+                return False
+            speaker, needs_word = kind - SPEAKER, True
+            n_speakers = max(n_speakers, speaker + 1)
+        elif kind == WORD or (kind == PART and not needs_word):
+            if speaker < 0:
+                return False
+            needs_word = False
+        else:
+            return False
+    return not needs_word
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_whatever_the_decoder_wants_the_text_is_valid(seed: int, beam: int) -> None:
+    torch.manual_seed(seed)
+    table = 3 * torch.randn(8, 8)
+    constraint = SstConstraint(torch.tensor(KINDS), named=True)
+    limit = random.Random(seed).randint(1, 25)
+    options = DecodingOptions(beam=beam, max_repeats=3)
+    (found,) = search(TableSteps([table], beam), [1], END, [limit], options, constraint)
+    assert is_valid(found.tokens) and len(found.tokens) <= limit
+    assert math.isfinite(found.score)
+
+
+def test_every_valid_text_may_be_written() -> None:
+    constraint = SstConstraint(torch.tensor(KINDS), named=True)
+    for length in range(1, 6):
+        for text in itertools.product(range(1, 8), repeat=length):
+            path = torch.tensor([*text, END])
+            allowed = all(bool(constraint(path[None, :n])[0, path[n]]) for n in range(length + 1))
+            assert allowed == is_valid(text), [NAMES[token] for token in text]
+
+
+def test_without_names_a_change_stands_between_words() -> None:
+    kinds = torch.tensor([decoding.END, FORBIDDEN, CHANGE, WORD, PART])
+    constraint = SstConstraint(kinds, named=False)
+    assert constraint(torch.zeros(1, 0, dtype=torch.long))[0].tolist() == [True, False, False, True, False]
+    assert constraint(torch.tensor([[3]]))[0].tolist() == [True, False, True, True, True]
+    assert constraint(torch.tensor([[3, 2]]))[0].tolist() == [False, False, False, True, False]
