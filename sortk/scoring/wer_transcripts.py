@@ -28,6 +28,7 @@ from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, files_in, quote, read_lines
 from sortk.formats.objects import entries
 from sortk.records import Segment
+from sortk.scoring.sessions import name_sessions
 
 SPEAKER_TOKEN = re.compile(r"<\|?(spk[^<>|\s]*|cs)\|?>", re.IGNORECASE)
 NUMBERED = re.compile(r"spk0*(\d+)", re.ASCII)
@@ -85,6 +86,13 @@ class Transcripts:
 
     @classmethod
     def _of_sessions(cls, sessions: Mapping[str, Sequence[Segment]]) -> Transcripts:
+        for segment in (segment for own in sessions.values() for segment in own if "<" in segment.text):
+            if token := SPEAKER_TOKEN.search(segment.text):
+                where = f"session {quote(segment.session_id)}, {segment.speaker} at {segment.start:.3f} s"
+                raise ValueError(
+                    f"{where}: {quote(token[0])} in the words would count as a word; "
+                    'give such text as lines {"session_id", "text"}'
+                )
         names_speakers = any(len({segment.speaker for segment in own}) > 1 for own in sessions.values())
         return cls(sessions, names_speakers=names_speakers)
 
@@ -135,12 +143,6 @@ def _notes(texts: Mapping[str, str]) -> list[str]:
 def _has_early_words(text: str) -> bool:
     token = SPEAKER_TOKEN.search(text)
     return token is not None and token[1].lower() != "cs" and bool(text[: token.start()].strip())
-
-
-def name_sessions(session_ids: Sequence[str]) -> str:
-    """`2 sessions (a, b)`; of many, the first."""
-    names = ", ".join(session_ids[:5]) + (", ..." if len(session_ids) > 5 else "")
-    return f"{len(session_ids)} session{'' if len(session_ids) == 1 else 's'} ({names})"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
