@@ -11,6 +11,7 @@ import gzip
 import pickle
 import tarfile
 import tempfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ CONFIG_NAME, WEIGHTS_NAME = "model_config.yaml", "model_weights.ckpt"
 FILE_PREFIX = "nemo:"  # how the config marks the name of another member
 
 MAX_MEMBERS = 1000
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 4 << 20
 MAX_FILE_BYTES = 64 << 20  # of a member that the config names, such as a tokenizer
 MAX_WEIGHTS_BYTES = 32 << 30
 MAX_UNPACKING = 20  # an archive may unpack to as many times its size (weights: hardly more than once),
@@ -190,7 +191,9 @@ def _load_weights(archive: _Archive) -> dict[str, Tensor]:
     try:
         _check_records(file, archive.members[WEIGHTS_NAME].size)
         file.seek(0)
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about tensors that are refused below
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         reason = f"{WEIGHTS_NAME} holds more than tensors, and loading it could run code: refused"
         raise FormatError(archive.path, None, reason) from None

@@ -1,0 +1,97 @@
+"""Trained models from disk, in whatever form: a model folder, or one of NVIDIA's `.nemo` files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sortk.formats import nemo
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import load_model, save_model
+from sortk.inference.streaming import StreamingOptions
+from sortk.models.eend import Eend, EendOptions
+from sortk.models.features import LogMel
+from sortk.models.nemo import Converted, convert
+from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.weights import check_weights
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedDiarizer:
+    """A diarizer that is ready to run. Its sizes and feature settings are `model.options`."""
+
+    model: Sortformer | Eend  # in eval mode, on its device
+    streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
+
+
+def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
+    """The diarizer in a model folder or a `.nemo` file."""
+    weights, config = read_model(path)
+    try:
+        with torch.device("meta"):  # no random numbers for weights that are there
+            model = _build_diarizer(config)
+        streaming = _streaming_options(config)
+        check_weights(model.state_dict(), weights)
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    model.load_state_dict(weights, assign=True)
+    model.features = LogMel(model.options.features)  # constants, which no checkpoint holds
+    return LoadedDiarizer(model.to(device).eval(), streaming)
+
+
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and config of a model, as a model folder has them."""
+    if path.is_dir():
+        return load_model(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such model folder or .nemo file")
+    converted = _read_nemo(path)
+    return converted.weights, converted.config
+
+
+def import_nemo(path: Path, out: Path) -> None:
+    """`sortk import-nemo`: a `.nemo` file as a model folder, which appears only if all is well."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise FileExistsError(f"{out}: is there already; remove it, or give another folder")
+    converted = _read_nemo(path)
+    save_model(out, converted.weights, converted.config)
+    n_weights = sum(tensor.numel() for tensor in converted.weights.values() if tensor.is_floating_point())
+    log.info("%s: %s with %.1fM weights", out, converted.config["model"], n_weights / 1e6)
+    for why in sorted(set(converted.left_out.values())):
+        names = [name for name, reason in converted.left_out.items() if reason == why]
+        log.info("left out (%s): %s", why, ", ".join(names))
+
+
+def _read_nemo(path: Path) -> Converted:
+    archive = nemo.read(path)
+    try:
+        converted = convert(archive.config, archive.tensors)
+        _streaming_options(converted.config)
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    return converted
+
+
+def _build_diarizer(config: Mapping[str, Any]) -> Sortformer | Eend:
+    if config["model"] == "sortformer":
+        return Sortformer(SortformerOptions.from_json(config["options"]))
+    if config["model"] in ("eend-sa", "eend-eda"):
+        return Eend(EendOptions.from_json(config["options"]))
+    raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
+
+
+def _streaming_options(config: Mapping[str, Any]) -> StreamingOptions | None:
+    if "streaming" not in config:
+        return None
+    try:
+        return StreamingOptions(**config["streaming"])
+    except TypeError as error:
+        raise ValueError(f"not the settings of a streaming model: {error}") from None

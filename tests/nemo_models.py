@@ -1,0 +1,166 @@
+"""`.nemo` archives as NVIDIA lays them out, with random weights of any size."""
+
+from __future__ import annotations
+
+import copy
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from sortk.models.features import WINDOW_SAMPLES, mel_filters
+from sortk.models.nemo import name_sortformer_tensor
+from sortk.models.sortformer import Sortformer, SortformerOptions
+
+ASR = "nemo.collections.asr"
+
+
+def sortformer_config(options: SortformerOptions, streaming: bool = False) -> dict[str, Any]:
+    """NVIDIA's config of a Sortformer with these sizes."""
+    encoder, transformer = options.encoder, options.transformer
+    sizes = {"fc_d_model": encoder.d_model, "tf_d_model": transformer.d_model}
+    return {
+        "target": f"{ASR}.models.sortformer_diar_models.SortformerEncLabelModel",
+        "streaming_mode": streaming,
+        "model_defaults": dict(sizes),
+        "preprocessor": preprocessor_config(options.features.n_mels, options.features.normalize),
+        "encoder": {
+            "_target_": f"{ASR}.modules.ConformerEncoder",
+            "feat_in": options.features.n_mels,
+            "feat_out": -1,
+            "n_layers": encoder.n_layers,
+            "d_model": encoder.d_model,
+            "subsampling": "dw_striding",
+            "subsampling_factor": 8,
+            "subsampling_conv_channels": encoder.subsampling_channels,
+            "ff_expansion_factor": encoder.ff_expansion,
+            "self_attention_model": "rel_pos",
+            "n_heads": encoder.n_heads,
+            "att_context_size": [-1, -1],
+            "xscaling": encoder.scale_input,
+            "untie_biases": True,
+            "conv_kernel_size": encoder.conv_kernel,
+            "conv_norm_type": "batch_norm",
+            "conv_context_size": None,
+            "dropout": encoder.dropout,
+        },
+        "transformer_encoder": {
+            "_target_": f"{ASR}.modules.transformer.transformer_encoders.TransformerEncoder",
+            "num_layers": transformer.n_layers,
+            "hidden_size": transformer.d_model,
+            "inner_size": transformer.d_inner,
+            "num_attention_heads": transformer.n_heads,
+            "ffn_dropout": transformer.dropout,
+            "hidden_act": "relu",
+            "pre_ln": transformer.pre_norm,
+            "pre_ln_final_layer_norm": True,
+        },
+        "sortformer_modules": {
+            "_target_": f"{ASR}.modules.sortformer_modules.SortformerModules",
+            "num_spks": options.n_speakers,
+            "dropout_rate": options.dropout,
+            **sizes,
+        },
+    }
+
+
+def preprocessor_config(n_mels: int, normalize: str) -> dict[str, Any]:
+    return {
+        "_target_": f"{ASR}.modules.AudioToMelSpectrogramPreprocessor",
+        "normalize": "NA" if normalize == "none" else normalize,
+        "window_size": 0.025,
+        "window_stride": 0.01,
+        "sample_rate": 16000,
+        "window": "hann",
+        "features": n_mels,
+        "n_fft": 512,
+        "frame_splicing": 1,
+        "dither": 1e-5,
+    }
+
+
+def sortformer_tensors(model: Sortformer) -> dict[str, Tensor]:
+    """NVIDIA's checkpoint of a model of ours."""
+    tensors = {name_sortformer_tensor(name): tensor for name, tensor in model.state_dict().items()}
+    n_speakers, width = model.speakers.weight.shape
+    tensors["sortformer_modules.hidden_to_spks.weight"] = torch.zeros(n_speakers, 2 * width)
+    tensors["sortformer_modules.hidden_to_spks.bias"] = torch.zeros(n_speakers)
+    return constants(model.options.features.n_mels) | tensors
+
+
+def constants(n_mels: int) -> dict[str, Tensor]:
+    return {
+        "preprocessor.featurizer.window": torch.hann_window(WINDOW_SAMPLES, periodic=False),
+        "preprocessor.featurizer.fb": mel_filters(n_mels).T[None].clone(),
+    }
+
+
+def encoder_config(options: SortformerOptions) -> dict[str, Any]:
+    """NVIDIA's config of a NEST with the encoder's sizes."""
+    config = sortformer_config(options)
+    return {
+        "target": f"{ASR}.models.ssl_models.EncDecDenoiseMaskedTokenPredModel",
+        "mask_position": "pre_conv",
+        "preprocessor": config["preprocessor"],
+        "encoder": config["encoder"],
+    }
+
+
+def encoder_tensors(model: Sortformer) -> dict[str, Tensor]:
+    tensors = {f"encoder.{name}": tensor for name, tensor in model.encoder.state_dict().items()}
+    pretraining = {"quantizer.projs": torch.zeros(1, 2), "mask_processor.mask_embedding": torch.zeros(3)}
+    pretraining["decoder.layers.0.weight"] = torch.zeros(4)
+    return constants(model.options.features.n_mels) | pretraining | tensors
+
+
+def random_sortformer(options: SortformerOptions, seed: int = 0) -> Sortformer:
+    """No tensor is 0 or 1 all over, as new ones would be: a wrong one is noticed."""
+    torch.manual_seed(seed)
+    model = Sortformer(options).eval()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 2.0)
+            elif tensor.dim() == 1:
+                tensor.add_(0.1 * torch.randn_like(tensor))
+            elif name.endswith(("pos_bias_u", "pos_bias_v")):
+                tensor.normal_(std=0.1)
+    return model
+
+
+def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The config with another value at `section.key`."""
+    config = copy.deepcopy(dict(config))
+    *sections, last = key.split(".")
+    table = config
+    for section in sections:
+        table = table[section]
+    table[last] = value
+    return config
+
+
+def write_nemo(
+    path: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    files: Mapping[str, bytes] | None = None,
+    mode: str = "w",
+) -> Path:
+    """An archive in which every name has ./ in front, as NVIDIA's have."""
+    weights = io.BytesIO()
+    torch.save(dict(tensors), weights)
+    members = {"model_config.yaml": yaml.safe_dump(dict(config)).encode(), "model_weights.ckpt": weights.getbuffer()}
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        folder = tarfile.TarInfo("./")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name, content in (members | dict(files or {})).items():
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
