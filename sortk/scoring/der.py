@@ -1,21 +1,17 @@
 """Diarization error rates of a set of sessions: which sessions are scored, by which scorer, and what is told of it.
 
-A session is scored if the reference has it. Whatever does not fit is told, never dropped without a word:
+A session is scored if the reference has it. `sessions.py` tells what happens to those that only one side has; beyond,
 
-    session without hypothesis          counts as all missed; a note names it
-    hypothesis of another session       is not scored; a note names it
-    ids that differ in case only        an error: one of them is misspelt
-    no session in common                an error
     session that the UEM does not name  is not scored, as a UEM says what is; a note names it
-    UEM that names no session at all    an error
-    segment of zero length              holds no speech; a note counts them
+    UEM that names no session of ours   an error
+    segment of zero length              holds no speech; a note names its session
 
 A session in which nobody speaks is an empty file in a folder of references: all speech in it is a false alarm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +23,7 @@ from sortk.records import Region, Segment
 from sortk.scoring.der_counts import DerCounts, DerOptions
 from sortk.scoring.der_pyannote import count_errors
 from sortk.scoring.intervals import prepare_reference, tabulate_segments
+from sortk.scoring.sessions import check_case, name_sessions, note_sessions
 
 N_BOOTSTRAP = 1000  # sets of as many sessions, drawn with replacement
 
@@ -114,57 +111,26 @@ def _note_sessions(
     uem: Mapping[str, Sequence[Region]] | None,
 ) -> list[str]:
     """What does not fit, in sentences; ValueError for what makes any score meaningless."""
-    if not references:
-        raise ValueError("the reference has no segments, so there is nothing to score")
-    _check_case(references, hypotheses, "hypothesis")
-    if hypotheses and not references.keys() & hypotheses.keys():
-        raise ValueError(
-            f"reference and hypothesis have no session in common: {name_sessions(references)} in the reference, "
-            f"{name_sessions(hypotheses)} in the hypothesis"
-        )
-    missing = references.keys() - hypotheses.keys()
     unscored: set[str] = set()
-    if uem is not None:
-        _check_case(references, uem, "UEM")
+    if uem is not None and references:
+        check_case(references, uem, "UEM")
         unscored = references.keys() - uem.keys()
         if unscored == references.keys():
             raise ValueError(
                 f"the UEM is for other recordings: it names {name_sessions(uem)}, "
                 f"but the reference {name_sessions(references)}"
             )
-    empty = {
-        f"segments of zero length in the {side}, which hold no speech": _without_length(sessions)
-        for side, sessions in (("reference", references), ("hypothesis", hypotheses))
-    }
+    notes = note_sessions(references.keys() - unscored, hypotheses.keys() - unscored, counted_as="missed")
     found = {
-        "no hypothesis, counted as all missed": missing - unscored,
-        "not in the reference, so not scored": hypotheses.keys() - references.keys(),
         "not in the UEM, so not scored": unscored,
-        **empty,
+        "segments of zero length in the reference, which hold no speech": _without_length(references),
+        "segments of zero length in the hypothesis, which hold no speech": _without_length(hypotheses),
     }
-    return [f"{what}: {name_sessions(names)}" for what, names in found.items() if names]
+    return notes + [f"{what}: {name_sessions(names)}" for what, names in found.items() if names]
 
 
 def _without_length(sessions: Mapping[str, Sequence[Segment]]) -> set[str]:
     return {name for name, segments in sessions.items() if any(segment.end <= segment.start for segment in segments)}
-
-
-def _check_case(references: Iterable[str], others: Iterable[str], side: str) -> None:
-    names, others = set(references), set(others)
-    by_folded = {name.casefold(): name for name in others - names}
-    for name in sorted(names - others):
-        if twin := by_folded.get(name.casefold()):
-            raise ValueError(
-                f"session {quote(name)} of the reference is {quote(twin)} in the {side}: "
-                "ids must be the same letter by letter, so rename one of them"
-            )
-
-
-def name_sessions(names: Iterable[str]) -> str:
-    """`2 sessions (a, b)`; of many, the first."""
-    found = sorted(names)
-    shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-    return f"{len(found)} session{'' if len(found) == 1 else 's'} ({shown})"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

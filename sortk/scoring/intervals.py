@@ -184,7 +184,8 @@ def _find_evaluated(
         session = np.repeat(np.arange(n_sessions), [len(regions) for regions in uem])
         start = np.array([region.start for regions in uem for region in regions], np.float64)
         end = np.array([region.end for regions in uem for region in regions], np.float64)
-        return _to_axis(session, start), _to_axis(session, end)
+        last = (SESSION_US - 1) / 1e6  # some write a UEM that ends never
+        return _to_axis(session, np.minimum(start, last)), _to_axis(session, np.minimum(end, last))
     if scorer != "nist":
         return first, first + SESSION_US - 1
     earliest, latest = first + SESSION_US, first.copy()
@@ -245,5 +246,6 @@ def _merge_touching(segments: SegmentArrays) -> tuple[Ints, Ints, Ints]:
 def _to_axis(session: Ints, seconds: Floats) -> Ints:
     us = np.rint(seconds * 1e6)
     if us.max(initial=0) >= SESSION_US or session.max(initial=0) >= MAX_SESSIONS:
-        raise ValueError(f"{us.max() / 1e6} s in {session.max() + 1} sessions times speakers is beyond this scorer")
+        seconds, n_rows = us.max(initial=0) / 1e6, session.max(initial=0) + 1
+        raise ValueError(f"{seconds:.0f} s, or {n_rows} sessions x speakers, is more than can be scored at once")
     return session * SESSION_US + us.astype(np.int64)
