@@ -153,7 +153,8 @@ def describe_settings(report: WerReport) -> dict[str, str | float]:
     """All that the numbers hang on, and nothing else."""
     settings: dict[str, str | float] = {"metric": report.metric}
     if report.metric == "wer":
-        settings |= {"style": report.options.style, "counted_as": report.counted_as}
+        settings["style"] = report.options.style
+        settings |= {"counted_as": report.counted_as} if report.counted_as != "sorted" else {}
     if report.counted_as == "tcpwer":
         settings["collar"] = report.options.collar
     return settings | {"normalizer": report.options.normalizer, "scorer": f"meeteval {version('meeteval')}"}
