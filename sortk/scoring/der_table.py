@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sortk import __version__
 from sortk.scoring.der import N_BOOTSTRAP, DerReport
 from sortk.scoring.der_counts import DerCounts, ErrorSeconds
 from sortk.scoring.tables import TableFormat, format_table, percent
@@ -60,7 +59,7 @@ def as_json(report: DerReport) -> dict[str, Any]:
     """For `--json`: rates are fractions, null where nothing is scored."""
     interval = report.bootstrap()
     return {
-        "settings": asdict(report.options) | {"uem": report.uem, "sortk": __version__},
+        "settings": asdict(report.options) | {"uem": report.uem},
         "overall": _counts_as_json(report.overall) | {"der_interval_95": list(interval) if interval else None},
         "by_speakers": {str(n): _counts_as_json(counts) for n, counts in report.by_speakers().items()},
         "sessions": {
