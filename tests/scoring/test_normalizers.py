@@ -1,0 +1,78 @@
+"""The rules by hand; the long example of chime8 is the one in meeteval's own documentation."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sortk.scoring.normalizers import find_normalizer, remove_brackets
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("none", "Hello, [noise] WORLD", "Hello, [noise] WORLD"),
+        ("lower", "Hello, [noise] WORLD", "hello, [noise] world"),
+        ("whisper", "Hello, [noise] WORLD!", "hello world"),
+        ("whisper", "I can't, um, organise twenty one colours", "i can not organize 21 colors"),
+        ("whisper", "Mr. Smith's been paid $2,500", "mister smith has been paid $2500"),
+        ("whisper", "I dunno, 'cause it's kinda late", "i dunno cause it is kinda late"),
+        ("chime8", "Okay, uh-huh, it's 21 o'clock. Mhm.", "ok it is twenty one o clock"),
+        (
+            "chime8",
+            "He paid 105$, 5% of the 1st 2,500",
+            "he paid one hundred five dollars five percent of the first 2500",
+        ),
+        ("chime8", "ain't goin", "ain not going"),
+        (
+            "chime8",
+            'Hello, World! äèア😊 hm hmm hmmm [noise] [inaudible] wi-fi word-word 1.1 11 Mr. then," said',
+            "hello world aeア wifi word word 1.1 eleven mister then said",
+        ),
+    ],
+)
+def test_rules(name: str, text: str, expected: str) -> None:
+    assert find_normalizer(name)(text).split() == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("0", "zero"),
+        ("7", "seven"),
+        ("13", "thirteen"),
+        ("40", "forty"),
+        ("100", "hundred"),
+        ("110", "one hundred ten"),
+        ("999", "nine hundred ninety nine"),
+        ("1000", "thousand"),
+        ("1001", "1001"),
+        ("70 000", "seventy thousand"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_chime8_spells_numbers_up_to_a_thousand(number: str, words: str) -> None:
+    assert find_normalizer("chime8")(number) == words
+
+
+@pytest.mark.parametrize("name", ["none", "lower", "whisper", "chime8"])
+def test_nothing_stays_nothing(name: str) -> None:
+    assert find_normalizer(name)("").strip() == ""
+
+
+def test_half_a_bracket_takes_no_words_with_it() -> None:
+    assert remove_brackets("so [laughs] we (all) <x> see").split() == ["so", "we", "see"]
+    assert remove_brackets("so ] we ( see").split() == ["so", "we", "see"]
+
+
+def test_an_unknown_name_lists_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match="unknown normalizer 'chime9'; normalizers: none, lower, whisper, chime8"):
+        find_normalizer("chime9")
+
+
+def test_without_its_package_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)
+    find_normalizer.cache_clear()
+    with pytest.raises(ValueError, match=r'pip install "sortk\[wer\]"'):
+        find_normalizer("whisper")
