@@ -7,10 +7,11 @@ intervals in which nothing changes; of each, only length and numbers of speakers
 
     scored = R,  miss = R - min(R, H),  false alarm = H - min(R, H),  confusion = min(R, H) - C
 
-Summed over a session, C is the time that mapped speakers have in common, so it needs no look at single intervals: the
-common time of all pairs of speakers is a product of two matrices, and the mapping is the assignment with the largest
-sum of it. Nothing of the reference depends on the hypothesis (without a UEM all time is scored, but where nobody
-speaks nothing is counted), so it is prepared once for all trials of a search.
+Where the hypothesis has no speech (H = 0), all is missed, so only the other intervals are looked at. Summed over a
+session, C is the time that mapped speakers have in common: the common time of all pairs of speakers is a product of two
+matrices, and the mapping is the assignment with the largest sum of it. Nothing of the reference depends on the
+hypothesis (without a UEM all time is scored, but where nobody speaks nothing is counted), so it is prepared once for
+all trials of a search.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,16 +49,16 @@ class StepFunction:
     """What holds at a time: `values[n]` after the first n of the changes; before all of them, nothing."""
 
     changes: Ints  # in microseconds on the axis of all sessions, sorted
-    values: npt.NDArray[np.int32]  # (changes + 1, columns)
+    values: Floats  # (changes + 1, columns): whole numbers, but matrix products of floats are fast
 
     @classmethod
     def of_spans(cls, column: Ints, begin: Ints, finish: Ints, n_columns: int) -> StepFunction:
         """How many spans of each column hold a time."""
         times = np.concatenate([begin, finish])
         order = np.argsort(times, kind="stable")
-        steps = np.zeros((len(times) + 1, n_columns), np.int32)
+        steps = np.zeros((len(times) + 1, n_columns))
         steps[np.arange(1, len(times) + 1), np.tile(column, 2)[order]] = np.where(order < len(begin), 1, -1)
-        return cls(times[order], np.cumsum(steps, axis=0, dtype=np.int32))
+        return cls(times[order], np.cumsum(steps, axis=0))
 
     def simplify(self) -> StepFunction:
         """Without the changes that change nothing, or that are not the last of their moment."""
@@ -73,60 +75,76 @@ class Reference:
     options: DerOptions
     n_sessions: int
     speech: StepFunction  # of the speakers
-    n_speaking: npt.NDArray[np.int32]  # for each row of it
+    n_speaking: Floats  # for each row of it
     is_evaluated: npt.NDArray[np.bool_]  # inside the UEM
     is_scored: npt.NDArray[np.bool_]  # of this, neither in a collar nor, if it is skipped, in overlap
     scored_us: Floats  # (sessions, speakers)
+    region_us: Floats  # (sessions, regions): speaker time that is scored
     n_speakers: Ints  # of each session, with speech in the UEM
 
     def score(self, hypothesis: SegmentArrays) -> list[DerCounts]:
         """A result per session; `hypothesis.session` counts them as in the reference."""
+        heard = self._hear(hypothesis, self.is_evaluated)
+        scored_us = heard.us * self.is_scored[heard.ref_row]
+        region = np.minimum(heard.n_ref, 2).astype(np.int64)
+        bins = heard.session * len(REGIONS) + region
+        sums = [
+            np.bincount(bins, scored_us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
+            for counts in (heard.n_hyp, heard.n_both)
+        ]
+        totals = np.stack([self.region_us, *sums], axis=2) / 1e6  # (sessions, regions, scored | hypothesis | both)
+        weights = np.stack([heard.us, *(scored_us * (region == n) for n in range(len(REGIONS)))])
+        return [
+            self._count(n, totals[n], weights[:, part], heard.refs[part], heard.hyps[part])
+            for n, part in enumerate(heard.slices)
+        ]
+
+    def score_pooled(self, hypothesis: SegmentArrays) -> ErrorSeconds:
+        """The errors of all sessions together, and nothing else: what a search asks for thousands of times."""
+        if self.options.scorer == "nist":
+            return sum((counts.errors for counts in self.score(hypothesis)), ErrorSeconds())
+        heard = self._hear(hypothesis, self.is_scored)
+        refs_us = heard.refs * heard.us[:, None]
+        correct_us = sum(_map_speakers(refs_us[part].T @ heard.hyps[part])[1] for part in heard.slices)
+        scored_us, hyp_us, both_us = self.region_us.sum(), heard.us @ heard.n_hyp, heard.us @ heard.n_both
+        errors_us = scored_us, scored_us - both_us, hyp_us - both_us, both_us - correct_us
+        return ErrorSeconds(*(float(us) / 1e6 for us in errors_us))
+
+    def _hear(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Heard:
+        """The intervals in which a hypothesis has speech, of those that count."""
         speech = _find_speech(hypothesis)
         # Walk over the changes of both: so many of each have been passed.
         changes = np.concatenate([self.speech.changes, speech.changes])
         order = np.argsort(changes, kind="stable")
         changes = changes[order]
-        n_ref_passed = np.cumsum(order < len(self.speech.changes))
-        n_hyp_passed = np.arange(1, len(order) + 1) - n_ref_passed
-        us = np.diff(changes, append=changes[-1:]).astype(np.float64)
-        scored_us = us * self.is_scored[n_ref_passed]
-        evaluated_us = us * self.is_evaluated[n_ref_passed]
-        n_ref, n_hyp = self.n_speaking[n_ref_passed], speech.values.sum(axis=1)[n_hyp_passed]
-        n_both = np.minimum(n_ref, n_hyp)
-        region = np.minimum(n_ref, 2)
-
-        bins = changes // SESSION_US * len(REGIONS) + region
-        sums = [
-            np.bincount(bins, scored_us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
-            for counts in (n_ref, n_ref - n_both, n_hyp - n_both, n_both)
-        ]
-        totals = np.stack(sums, axis=2) / 1e6  # (sessions, regions, scored | miss | false alarm | both)
-
-        heard = np.flatnonzero((n_hyp > 0) & (evaluated_us > 0))
-        weights = np.stack([evaluated_us[heard], *(scored_us[heard] * (region[heard] == n) for n in range(3))])
-        refs = self.speech.values[n_ref_passed[heard]].astype(np.float64)
-        hyps = speech.values[n_hyp_passed[heard]].astype(np.float64)
-        bounds = np.searchsorted(changes[heard], np.arange(self.n_sessions + 1) * SESSION_US)
-        return [
-            self._count(n, totals[n], weights[:, first:last], refs[first:last], hyps[first:last])
-            for n, (first, last) in enumerate(pairwise(bounds.tolist()))
-        ]
+        ref_row = np.cumsum(order < len(self.speech.changes), dtype=np.int64)
+        hyp_row = np.arange(1, len(order) + 1) - ref_row
+        us = np.diff(changes, append=changes[-1:])
+        n_hyp = speech.values.sum(axis=1)
+        kept = np.flatnonzero((us > 0) & (n_hyp > 0)[hyp_row] & counts[ref_row])
+        ref_row, hyp_row, session = ref_row[kept], hyp_row[kept], changes[kept] // SESSION_US
+        bounds = np.searchsorted(session, np.arange(self.n_sessions + 1)).tolist()
+        return _Heard(
+            session,
+            [slice(first, last) for first, last in pairwise(bounds)],
+            us[kept].astype(np.float64),
+            ref_row,
+            self.n_speaking[ref_row],
+            n_hyp[hyp_row],
+            self.speech.values[ref_row],
+            speech.values[hyp_row],
+        )
 
     def _count(self, session: int, totals: Floats, weights: Floats, refs: Floats, hyps: Floats) -> DerCounts:
         """Of one session: weights (evaluated, and scored by region; intervals), refs and hyps (intervals, speakers)."""
-        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
-
         common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
         scored_common_us = common_us[1:].sum(axis=0)
-        mapped_by = common_us[0] if self.options.scorer == "nist" else scored_common_us
-        ref, hyp = linear_sum_assignment(mapped_by, maximize=True)
+        (ref, hyp), _ = _map_speakers(common_us[0] if self.options.scorer == "nist" else scored_common_us)
 
-        right = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # C by region
+        correct = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # by region
         regions = {
-            name: ErrorSeconds(scored, miss, false_alarm, both - correct)
-            for name, (scored, miss, false_alarm, both), correct in zip(
-                REGIONS, totals.tolist(), right.tolist(), strict=True
-            )
+            name: ErrorSeconds(scored, scored - both, heard - both, both - right)
+            for name, (scored, heard, both), right in zip(REGIONS, totals.tolist(), correct.tolist(), strict=True)
         }
         intersection_us = scored_common_us[ref, hyp]
         union_us = self.scored_us[session][ref] + (weights[1:].sum(axis=0) @ hyps)[hyp] - intersection_us
@@ -143,6 +161,31 @@ class Reference:
             n_sessions=1,
             n_right_counts=int(n_ref_speakers == n_hyp_speakers),
         )
+
+
+class _Heard(NamedTuple):
+    """Intervals in which a hypothesis has speech and nothing changes."""
+
+    session: Ints
+    slices: list[slice]  # of each session's intervals
+    us: Floats  # how long they are
+    ref_row: Ints  # of the reference's step function
+    n_ref: Floats  # speakers
+    n_hyp: Floats
+    refs: Floats  # (intervals, speakers) of 0 and 1
+    hyps: Floats
+
+    @property
+    def n_both(self) -> Floats:
+        return np.minimum(self.n_ref, self.n_hyp)
+
+
+def _map_speakers(common_us: Floats) -> tuple[tuple[Ints, Ints], float]:
+    """The one-to-one mapping of reference and hypothesis speakers with the most time in common, and that time."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
+
+    ref, hyp = linear_sum_assignment(common_us, maximize=True)
+    return (ref, hyp), float(common_us[ref, hyp].sum())
 
 
 def prepare_reference(
@@ -167,12 +210,24 @@ def prepare_reference(
     values[:, n_speakers], values[:, n_speakers + 1] = values[:, n_speakers] > 0, is_scored
     columns = columns.simplify()
     speech = StepFunction(columns.changes, columns.values[:, :n_speakers])
-    n_speaking = speech.values.sum(axis=1, dtype=np.int32)
+    n_speaking = speech.values.sum(axis=1)
     is_evaluated = columns.values[:, n_speakers] > 0
     is_scored = columns.values[:, n_speakers + 1] > 0
-    scored_us = _sum_by_session(speech, is_scored, len(sessions))
-    n_evaluated = np.count_nonzero(_sum_by_session(speech, is_evaluated, len(sessions)), axis=1)
-    return Reference(options, len(sessions), speech, n_speaking, is_evaluated, is_scored, scored_us, n_evaluated)
+    scored_us = _sum_by_session(speech, speech.values, is_scored, len(sessions))
+    by_region = n_speaking[:, None] * (np.minimum(n_speaking, 2)[:, None] == np.arange(len(REGIONS)))
+    region_us = _sum_by_session(speech, by_region, is_scored, len(sessions))
+    evaluated_us = _sum_by_session(speech, speech.values, is_evaluated, len(sessions))
+    return Reference(
+        options,
+        len(sessions),
+        speech,
+        n_speaking,
+        is_evaluated,
+        is_scored,
+        scored_us,
+        region_us,
+        n_speakers=np.count_nonzero(evaluated_us, axis=1),
+    )
 
 
 def _find_evaluated(
@@ -203,11 +258,11 @@ def _find_collars(edges: Ints, collar_us: int) -> tuple[Ints, Ints]:
     return np.maximum(first, edges - collar_us), np.minimum(first + SESSION_US - 1, edges + collar_us)
 
 
-def _sum_by_session(speech: StepFunction, counts: npt.NDArray[np.bool_], n_sessions: int) -> Floats:
-    """Microseconds of each speaker in time that counts: (sessions, speakers)."""
+def _sum_by_session(speech: StepFunction, values: Floats, counts: npt.NDArray[np.bool_], n_sessions: int) -> Floats:
+    """Microseconds, times a row of values for each step of the function, in time that counts: (sessions, columns)."""
     us = np.diff(speech.changes, append=speech.changes[-1:]) * counts[1:]
-    sums = np.zeros((n_sessions, speech.values.shape[1]))
-    np.add.at(sums, speech.changes // SESSION_US, us[:, None] * speech.values[1:].astype(np.float64))
+    sums = np.zeros((n_sessions, values.shape[1]))
+    np.add.at(sums, speech.changes // SESSION_US, us[:, None] * values[1:])
     return sums
 
 
