@@ -174,8 +174,26 @@ class _Beams:
 # ---------------------------------------------------------------------------------------------------------------------
 # Transcripts that are always valid
 
-FORBIDDEN, END, WORD, PART, CHANGE, SPEAKER = range(6)
-"""What a token is: WORD begins a word, PART goes on with it, CHANGE is <cs>, SPEAKER + k is <spk k>."""
+
+class Vocabulary(Protocol):
+    """What a tokenizer tells about its tokens (`formats.tokens.Tokenizer` does)."""
+
+    n_tokens: int
+    end: int
+    speakers: Sequence[int]  # <spk0>, <spk1>, ...
+    change: int | None  # <cs>
+
+    @property
+    def word_tokens(self) -> Sequence[int]:
+        """With which a word begins."""
+
+    @property
+    def part_tokens(self) -> Sequence[int]:
+        """That go on with a word."""
+
+    @property
+    def blank_tokens(self) -> Sequence[int]:
+        """That only say that a word begins."""
 
 
 class SstConstraint:
@@ -185,29 +203,41 @@ class SstConstraint:
     arrive has the next number; nobody takes the floor from himself; and the last token belongs to a word.
     """
 
-    def __init__(self, kinds: Tensor, named: bool) -> None:
-        """`kinds`, (n_tokens,), tells what each token is; `named` whether speakers have names (no <cs> then)."""
-        self._kinds, self._named = kinds, named
-        self._number = (kinds - SPEAKER).masked_fill(kinds < SPEAKER, -1)  # of the speaker; -1: no speaker token
-        self._is_speaker = kinds >= SPEAKER
-        self._is_end, self._is_word = kinds == END, kinds == WORD
-        self._is_inner = (kinds == PART) | self._is_word
+    def __init__(self, vocabulary: Vocabulary, n_tokens: int, named: bool, device: torch.device | None = None) -> None:
+        """Of a model with `n_tokens`, which may be padded; `named`: speakers have names, and there is no <cs>."""
+
+        def mark(tokens: Sequence[int]) -> Tensor:
+            marked = torch.zeros(n_tokens, dtype=torch.bool, device=device)
+            marked[list(tokens)] = True
+            return marked
+
+        self._named = named
+        self._end = mark([vocabulary.end])
+        self._change = mark([] if named or vocabulary.change is None else [vocabulary.change])
+        self._blank, self._part = mark(vocabulary.blank_tokens), mark(vocabulary.part_tokens)
+        self._begins = mark(vocabulary.word_tokens) | self._blank
+        self._inner = mark(vocabulary.word_tokens) | self._part
+        # The number of the speaker whose token it is; -1: it is none.
+        self._number = torch.full((n_tokens,), -1, device=device)
+        self._number[list(vocabulary.speakers)] = torch.arange(len(vocabulary.speakers), device=device)
 
     def __call__(self, texts: Tensor) -> Tensor:
         """(rows, n) -> (rows, n_tokens)."""
         if texts.shape[1] == 0:
-            first = self._number == 0 if self._named else self._is_word
-            return (self._is_end | first).expand(len(texts), -1)
-        in_word = self._is_inner[texts[:, -1]][:, None]
-        return torch.where(in_word, self._is_inner | self._is_end | self._may_speak(texts), self._is_word)
+            first = self._number == 0 if self._named else self._begins
+            return (self._end | first).expand(len(texts), -1)
+        last = texts[:, -1]
+        after_word = self._inner | self._blank | self._end | self._may_speak(texts)
+        after_other = torch.where(self._blank[last][:, None], self._part, self._begins)
+        return torch.where(self._inner[last][:, None], after_word, after_other)
 
     def _may_speak(self, texts: Tensor) -> Tensor:
         """(rows, n_tokens): who may speak next."""
         if not self._named:
-            return self._kinds == CHANGE
+            return self._change
         numbers = self._number[texts]
         n_heard = numbers.amax(dim=1, keepdim=True) + 1
         places = torch.arange(1, texts.shape[1] + 1, device=texts.device)
         last = (places * (numbers >= 0)).argmax(dim=1, keepdim=True)
         speaking = numbers.gather(1, last)
-        return self._is_speaker & (self._number <= n_heard) & (self._number != speaking)
+        return (self._number >= 0) & (self._number <= n_heard) & (self._number != speaking)

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,18 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sortk.models import decoding
-from sortk.models.decoding import (
-    CHANGE,
-    FORBIDDEN,
-    MAX_PERIOD,
-    PART,
-    SPEAKER,
-    WORD,
-    DecodingOptions,
-    SstConstraint,
-    search,
-)
+from sortk.models.decoding import MAX_PERIOD, DecodingOptions, SstConstraint, search
 
 END = 0
 PROMPT = [1]
@@ -142,53 +132,67 @@ def test_bad_options_are_errors() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Nothing but SST
 
-KINDS = [decoding.END, FORBIDDEN, SPEAKER, SPEAKER + 1, SPEAKER + 2, WORD, WORD, PART]
-NAMES = ["", "", "<spk0>", "<spk1>", "<spk2>", "well", "yes", "ing"]
+
+@dataclass(frozen=True)
+class Words:
+    """end, pad, <spk0>, <spk1>, <spk2>, two that begin a word, one that goes on, one that only says so, <cs>."""
+
+    n_tokens: int = 10
+    end: int = END
+    speakers: tuple[int, ...] = (2, 3, 4)
+    change: int | None = 9
+    word_tokens: tuple[int, ...] = (5, 6)
+    part_tokens: tuple[int, ...] = (7,)
+    blank_tokens: tuple[int, ...] = (8,)
+
+
+NAMED = SstConstraint(Words(), 10, named=True)
 
 
 def is_valid(text: Sequence[int]) -> bool:
     """By the rules, told another way: a small machine that reads the text."""
-    speaker, n_speakers, needs_word = -1, 0, False
+    speaker, n_speakers, before = -1, 0, "start"
     for token in text:
-        kind = KINDS[token]
-        if kind >= SPEAKER:
-            if needs_word or kind - SPEAKER > n_speakers or kind - SPEAKER == speaker:
+        if token in (2, 3, 4):
+            number = token - 2
+            if before not in ("start", "word") or number > n_speakers or number == speaker:
                 return False
-            speaker, needs_word = kind - SPEAKER, True
-            n_speakers = max(n_speakers, speaker + 1)
-        elif kind == WORD or (kind == PART and not needs_word):
-            if speaker < 0:
-                return False
-            needs_word = False
+            speaker, n_speakers, before = number, max(n_speakers, number + 1), "token"
+        elif token in (5, 6, 8) and before in ("token", "word"):
+            before = "blank" if token == 8 else "word"
+        elif token == 7 and before in ("blank", "word"):
+            before = "word"
         else:
             return False
-    return not needs_word
+    return before in ("start", "word")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_whatever_the_decoder_wants_the_text_is_valid(seed: int, beam: int) -> None:
     torch.manual_seed(seed)
-    table = 3 * torch.randn(8, 8)
-    constraint = SstConstraint(torch.tensor(KINDS), named=True)
+    table = 3 * torch.randn(10, 10)
     limit = random.Random(seed).randint(1, 25)
     options = DecodingOptions(beam=beam, max_repeats=3)
-    (found,) = search(TableSteps([table], beam), [1], END, [limit], options, constraint)
+    (found,) = search(TableSteps([table], beam), [1], END, [limit], options, NAMED)
     assert is_valid(found.tokens) and len(found.tokens) <= limit
     assert math.isfinite(found.score)
 
 
 def test_every_valid_text_may_be_written() -> None:
-    constraint = SstConstraint(torch.tensor(KINDS), named=True)
-    for length in range(1, 6):
-        for text in itertools.product(range(1, 8), repeat=length):
+    for length in range(1, 5):
+        for text in itertools.product(range(1, 10), repeat=length):
             path = torch.tensor([*text, END])
-            allowed = all(bool(constraint(path[None, :n])[0, path[n]]) for n in range(length + 1))
-            assert allowed == is_valid(text), [NAMES[token] for token in text]
+            allowed = all(bool(NAMED(path[None, :n])[0, path[n]]) for n in range(length + 1))
+            assert allowed == is_valid(text), text
 
 
 def test_without_names_a_change_stands_between_words() -> None:
-    kinds = torch.tensor([decoding.END, FORBIDDEN, CHANGE, WORD, PART])
-    constraint = SstConstraint(kinds, named=False)
-    assert constraint(torch.zeros(1, 0, dtype=torch.long))[0].tolist() == [True, False, False, True, False]
-    assert constraint(torch.tensor([[3]]))[0].tolist() == [True, False, True, True, True]
-    assert constraint(torch.tensor([[3, 2]]))[0].tolist() == [False, False, False, True, False]
+    constraint = SstConstraint(Words(), 12, named=False)  # two rows of padding
+
+    def allowed(*text: int) -> list[int]:
+        return constraint(torch.tensor([text], dtype=torch.long))[0].nonzero().flatten().tolist()
+
+    assert allowed() == [END, 5, 6, 8]
+    assert allowed(5) == [END, 5, 6, 7, 8, 9]
+    assert allowed(5, 9) == [5, 6, 8]
+    assert allowed(5, 8) == [7]

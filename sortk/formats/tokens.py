@@ -1,0 +1,309 @@
+"""Tokens of the ASR models: texts <-> numbers, with sentencepiece. A model folder keeps them as tokenizer*.model.
+
+A text here is what stage 4 writes, `<spk0> well i <spk1> yes`. Its words are cut into pieces by sentencepiece; speaker
+tokens and <cs> are one token each, whatever the model itself calls them (NVIDIA: <|spk0|>).
+
+There may be several sentencepiece models, whose numbers follow one another: NVIDIA's Canary has one for its special
+tokens and one for each language. Tokens that none of them knows are added behind all others.
+
+Characters that the model does not know become <unk>, which is read back as the word <unk>.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from sortk.formats.files import FormatError, atomic_path, quote
+
+FILE_NAME = "tokenizer.model"
+WORD_MARK = "▁"  # how a piece begins with which a word begins
+UNKNOWN = "<unk>"
+CHANGE = "<cs>"
+TOKEN = re.compile(r"<\|?(spk\d+|cs)\|?>", re.ASCII)
+MAX_FILE_BYTES = 64 << 20
+OWN_PAD, OWN_START, OWN_END = "<pad>", "<s>", "</s>"
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What config.json says about the tokenizer."""
+
+    files: tuple[str, ...] = (FILE_NAME,)  # sentencepiece models in the model folder, in the order of their numbers
+    text_file: str = FILE_NAME  # the one that cuts words into pieces
+    prompt: tuple[str, ...] = (OWN_START,)  # tokens in front of every text
+    end: str = OWN_END
+    pad: str = OWN_PAD
+    added: tuple[str, ...] = ()  # tokens that no file knows, numbered
+    first_added: int = 0  # from here on
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> TokenizerSettings:
+        """The inverse of `to_json`; ValueError for what is none."""
+        try:
+            values: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+            }
+            settings = cls(**values)
+        except TypeError as error:
+            raise ValueError(f"not the settings of a tokenizer: {error}") from None
+        lists = (settings.files, settings.prompt, settings.added)
+        texts = (settings.text_file, settings.end, settings.pad)
+        if not all(isinstance(names, tuple) and all(isinstance(name, str) for name in names) for names in lists):
+            raise ValueError("not the settings of a tokenizer: files, prompt and added are lists of names")
+        if not all(isinstance(text, str) for text in texts) or type(settings.first_added) is not int:
+            raise ValueError("not the settings of a tokenizer: text_file, end and pad are names, first_added a number")
+        for name in settings.files:
+            if name != Path(name).name or name in ("", ".", ".."):
+                raise ValueError(f"a tokenizer file lies in the model folder, so {quote(name)} cannot be one")
+        return settings
+
+
+class Tokenizer:
+    """Texts <-> numbers, and what kind of token each number is."""
+
+    def __init__(self, contents: Mapping[str, bytes], settings: TokenizerSettings) -> None:
+        """`contents` of the files that the settings name."""
+        if settings.text_file not in settings.files:
+            raise ValueError(f"the tokenizer has no file {quote(settings.text_file)} for texts")
+        self.contents, self.settings = dict(contents), settings
+        self._models = [_parse_model(name, contents[name]) for name in settings.files]
+        sizes = [model.get_piece_size() for model in self._models]
+        self._firsts = [sum(sizes[:n]) for n in range(len(sizes))]
+        n_known = sum(sizes)
+        if settings.added and settings.first_added < n_known:
+            raise ValueError(f"added tokens would begin at {settings.first_added}, but {n_known} are taken")
+        self.n_tokens = settings.first_added + len(settings.added) if settings.added else n_known
+        self.prompt = tuple(self._require(name) for name in settings.prompt)
+        self.end, self.pad = self._require(settings.end), self._require(settings.pad)
+        self.speakers = tuple(self._find_speakers())  # their numbers, <spk0> first
+        self.change = self._find(CHANGE)
+        self._names = {number: f"<spk{k}>" for k, number in enumerate(self.speakers)}
+        if self.change is not None:
+            self._names[self.change] = CHANGE
+
+    def encode(self, text: str) -> list[int]:
+        """Without prompt and end."""
+        tokens: list[int] = []
+        at = 0
+        for match in TOKEN.finditer(text):
+            tokens += self._encode_words(text[at : match.start()])
+            tokens.append(self._encode_token(match[1]))
+            at = match.end()
+        return tokens + self._encode_words(text[at:])
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Words and speaker tokens, single blanks between them; prompt, end and the like are left out."""
+        parts = []
+        for (name, model), run in groupby(tokens, key=self._speller_of):
+            if name:
+                parts += [name for _ in run]
+            elif model is not None:
+                first = self._firsts[model]
+                parts.append(self._models[model].decode([token - first for token in run]))
+        return " ".join(" ".join(parts).split())
+
+    def count_unknown(self, text: str) -> int:
+        """How many tokens of a text are <unk>."""
+        model, first = self._text_model()
+        return self.encode(text).count(first + model.unk_id())
+
+    def with_speakers(self, n_speakers: int, n_rows: int) -> Tokenizer:
+        """The same with tokens for so many speakers, and <cs>: those that it has, and new ones after `n_rows`.
+
+        `n_rows` are the tokens that the model has numbers for, which may be more than there are.
+        """
+        wanted = [*(f"<spk{k}>" for k in range(n_speakers)), CHANGE]
+        missing = tuple(name for name in wanted if self._find(name) is None)
+        if not missing:
+            return self
+        first = self.settings.first_added if self.settings.added else max(n_rows, self.n_tokens)
+        return Tokenizer(self.contents, replace(self.settings, added=self.settings.added + missing, first_added=first))
+
+    def with_prompt(self, *names: str) -> Tokenizer:
+        return Tokenizer(self.contents, replace(self.settings, prompt=names))
+
+    @property
+    def word_tokens(self) -> list[int]:
+        """Pieces with which a word begins."""
+        return [token for token, piece in self._pieces() if piece.startswith(WORD_MARK) and piece != WORD_MARK]
+
+    @property
+    def part_tokens(self) -> list[int]:
+        """Pieces that go on with a word."""
+        return [token for token, piece in self._pieces() if not piece.startswith(WORD_MARK)]
+
+    @property
+    def blank_tokens(self) -> list[int]:
+        """The mark of a word's beginning alone."""
+        return [token for token, piece in self._pieces() if piece == WORD_MARK]
+
+    def _pieces(self) -> Iterator[tuple[int, str]]:
+        """Number and text of the pieces of words. None with an angle bracket: they could spell a token."""
+        model, first = self._text_model()
+        for number in range(model.get_piece_size()):
+            piece = model.id_to_piece(number)
+            special = model.is_unknown(number) or model.is_control(number) or model.is_unused(number)
+            if piece and not special and "<" not in piece and ">" not in piece:
+                yield first + number, piece
+
+    def _text_model(self) -> tuple[Any, int]:
+        place = self.settings.files.index(self.settings.text_file)
+        return self._models[place], self._firsts[place]
+
+    def _encode_words(self, words: str) -> list[int]:
+        model, first = self._text_model()
+        return [first + number for number in model.encode(words)]
+
+    def _encode_token(self, name: str) -> int:
+        if name == "cs":
+            if self.change is None:
+                raise ValueError(f"the text holds {CHANGE}, which this tokenizer does not know")
+            return self.change
+        speaker = int(name.removeprefix("spk"))
+        if speaker >= len(self.speakers):
+            raise ValueError(f"the text holds <{name}>, but this tokenizer knows {len(self.speakers)} speakers")
+        return self.speakers[speaker]
+
+    def _speller_of(self, token: int) -> tuple[str, int | None]:
+        """What spells a token: a name of its own, or the model whose pieces make words; neither: nothing is spelled."""
+        if token in self._names:
+            return self._names[token], None
+        for model, first in reversed(list(enumerate(self._firsts))):
+            if first <= token < first + self._models[model].get_piece_size():
+                return self._spell_piece(model, token - first)
+        return "", None
+
+    def _spell_piece(self, model: int, number: int) -> tuple[str, int | None]:
+        pieces = self._models[model]
+        if pieces.is_unknown(number):
+            return UNKNOWN, None
+        piece = pieces.id_to_piece(number)
+        is_special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
+        return "", (None if pieces.is_control(number) or is_special else model)
+
+    def _find_speakers(self) -> Iterator[int]:
+        number = 0
+        while (found := self._find(f"<spk{number}>")) is not None:
+            yield found
+            number += 1
+
+    def _find(self, name: str) -> int | None:
+        """The number of a special token, ours or, as NVIDIA spells it, with bars inside."""
+        for spelled in (name, f"<|{name[1:-1]}|>"):
+            if spelled in self.settings.added:
+                return self.settings.first_added + self.settings.added.index(spelled)
+            for model, first in zip(self._models, self._firsts, strict=True):
+                number: int = model.piece_to_id(spelled)
+                if number != model.unk_id() or spelled == UNKNOWN:
+                    return int(first + number)
+        return None
+
+    def _require(self, name: str) -> int:
+        found = self._find(name)
+        if found is None:
+            raise ValueError(f"the tokenizer has no token {quote(name)}")
+        return found
+
+
+def _parse_model(name: str, content: bytes) -> Any:
+    model = sentencepiece.SentencePieceProcessor()
+    try:
+        model.LoadFromSerializedProto(content)
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ValueError(f"{name}: not a sentencepiece model ({error})") from None
+    if not model.get_piece_size():
+        raise ValueError(f"{name}: a sentencepiece model without any piece")
+    return model
+
+
+def train_tokenizer(texts: Iterable[str], n_tokens: int, n_speakers: int) -> Tokenizer:
+    """A tokenizer of about so many tokens for texts as stage 4 writes them, fewer if the texts have no more to give."""
+    tokens = [*(f"<spk{k}>" for k in range(n_speakers)), CHANGE]
+    words = [" ".join(TOKEN.sub(" ", text).split()) for text in texts]
+    if not any(words):
+        raise ValueError("there are no words to train a tokenizer on")
+    file = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([sentence for sentence in words if sentence]),
+            model_writer=file,
+            vocab_size=n_tokens,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",  # stage 2 and its user decide what a word looks like
+            max_sentence_length=1 << 20,  # bytes; longer ones would be left out without a word
+            num_threads=1,
+            pad_id=0, unk_id=1, bos_id=2, eos_id=3,
+            pad_piece=OWN_PAD, unk_piece=UNKNOWN, bos_piece=OWN_START, eos_piece=OWN_END,
+            user_defined_symbols=tokens,
+            minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2] or str(error)
+        raise ValueError(f"no tokenizer of {n_tokens} tokens can be made of these texts: {reason}") from None
+    return Tokenizer({FILE_NAME: file.getvalue()}, TokenizerSettings())
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Its files; the settings belong into config.json, as `tokenizer`."""
+    for name, content in tokenizer.contents.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
+def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a model folder with that config."""
+    fields = config.get("tokenizer")
+    if not isinstance(fields, dict):
+        raise FormatError(folder, None, "not an ASR model: its config.json says nothing about a tokenizer")
+    try:
+        settings = TokenizerSettings.from_json(fields)
+        return Tokenizer({name: _read_file(folder / name) for name in settings.files}, settings)
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(folder, None, str(error)) from None
+
+
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():
+        raise FormatError(path, None, "no such tokenizer")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise FormatError(path, None, f"too large for a tokenizer: more than {MAX_FILE_BYTES} bytes")
+    return path.read_bytes()
+
+
+def settings_of_canary(files: Sequence[str], prompt_format: str = "canary", language: str = "en") -> TokenizerSettings:
+    """Those of NVIDIA's Canary, given its tokenizers in their order: special tokens first, then languages.
+
+    `files` are named tokenizer.<name>.model, after NVIDIA's names of them; a single one holds everything.
+    `prompt_format` is NVIDIA's: what a text begins with. Ours asks for words in the language that is spoken, without
+    punctuation.
+    """
+    spoken = f"<|{language}|>"
+    prompts = {
+        "canary": f"<|startoftranscript|> {spoken} <|transcribe|> {spoken} <|nopnc|>",
+        "canary2": f"<|startofcontext|> <|startoftranscript|> <|emo:undefined|> {spoken} {spoken} <|nopnc|> <|noitn|> "
+        "<|notimestamp|> <|nodiarize|>",
+    }
+    if prompt_format not in prompts:
+        raise ValueError(f"prompt_format is {quote(prompt_format)}; sortk supports {' and '.join(prompts)}")
+    own = f"tokenizer.{language}.model"
+    return TokenizerSettings(
+        files=tuple(files),
+        text_file=own if own in files else files[-1],
+        prompt=tuple(prompts[prompt_format].split()),
+        end="<|endoftext|>",
+        pad="<pad>",
+    )
