@@ -431,7 +431,7 @@ def sst(
 @click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
 @OUT
 @click.option("--config", type=FILE, help="Settings: a TOML file like the table train_diar of a recipe.")
-@click.option("--init", type=FILE, help="A model folder whose weights to start from.")
+@click.option("--init", type=FILE, help="A model folder or .nemo file whose weights, and sizes, to start from.")
 @click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
 @SEED
 @SETTINGS
@@ -460,6 +460,23 @@ def train_diar(
 
     options = _options(TrainDiarOptions, overrides, **(read_toml(config) if config else {}))
     train_diar_folder(train, valid, sources, options, init, seed, out, force)
+
+
+@main.command("import-nemo")
+@click.argument("file", type=FILE, metavar="FILE.nemo")
+@click.option("--out", type=FILE, required=True, help="The model folder to write.")
+@_with_verbosity
+def import_nemo(file: Path, out: Path) -> None:
+    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, NEST encoder or Canary.
+
+    Wherever a model is asked for, the .nemo file itself will do as well; a model folder loads faster. Nothing in the
+    file is executed.
+
+    Example: sortk import-nemo diar_sortformer_4spk-v1.nemo --out models/sortformer
+    """
+    from sortk.inference.load import import_nemo as import_file
+
+    import_file(file, out)
 
 
 @main.group()

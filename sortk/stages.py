@@ -289,7 +289,7 @@ def train_diar_folder(
 ) -> None:
     """`sortk train-diar`."""
     from sortk.formats import manifest, sources
-    from sortk.formats.model_folder import load_model
+    from sortk.inference.load import read_model
     from sortk.prepare.simulate import index_sources
     from sortk.training.processes import leader_first
     from sortk.training.train_diar import TrainingData, train_diarizer
@@ -300,7 +300,7 @@ def train_diar_folder(
         with leader_first():
             speakers = index_sources(found, partial, simulate.sample_rate, map)
         data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
-        initial = load_model(init)[0] if init else None
+        initial = read_model(init) if init else None
         train_diarizer(data, options, seed, partial, initial)
 
     settings = {"seed": seed, "init": init and str(init)} | dataclasses.asdict(options)

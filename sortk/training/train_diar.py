@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sortk.formats.model_folder import save_model
 from sortk.models.eend import Eend, EendOptions
-from sortk.models.sortformer import SIZES, Sortformer
+from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Session
@@ -44,18 +44,19 @@ def train_diarizer(
     options: TrainDiarOptions,
     seed: int,
     out: Path,
-    initial: Mapping[str, Tensor] | None = None,
+    initial: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
 ) -> dict[str, float]:
     """Fills `out` with checkpoints/<phase>/, log.jsonl and model/; goes on where an earlier run stopped.
 
-    Returns the scores of the model that it leaves. Several processes may do it together (see `processes`).
+    `initial` are weights and config of a model to start from, or of an encoder alone. Returns the scores of the model
+    that it leaves. Several processes may do it together (see `processes`).
     """
     processes = current_processes()
     device = processes.choose_device()
     torch.manual_seed(seed)
-    model, config = build_diarizer(options)
+    model, config = build_diarizer(options, initial[1] if initial else None)
     if initial is not None:
-        start_from(model, initial)
+        start_from(model, initial[0])
     number_of = number_speakers(data) if options.global_speakers else {}
     validation = BatchLoader(
         [SessionSource(data.valid, options.n_speakers, options.validation_seconds, seed)],
@@ -102,13 +103,31 @@ def start_from(model: nn.Module, initial: Mapping[str, Tensor]) -> None:
     log.info("initial weights: %d tensors; new ones in: %s", len(fitting), ", ".join(new) or "nothing")
 
 
-def build_diarizer(options: TrainDiarOptions) -> tuple[Sortformer | Eend, dict[str, Any]]:
-    """The model, with new weights, and the config from which it can be built again."""
+def build_diarizer(
+    options: TrainDiarOptions, initial: Mapping[str, Any] | None = None
+) -> tuple[Sortformer | Eend, dict[str, Any]]:
+    """The model, with new weights, and the config from which it can be built again.
+
+    A Sortformer that starts from a model with the config `initial` has that model's sizes.
+    """
     if options.model == "sortformer":
-        built = replace(SIZES[options.size], n_speakers=options.n_speakers)
-        return Sortformer(built), {"model": "sortformer", "options": built.to_json()}
+        built = replace(choose_sizes(options, initial), n_speakers=options.n_speakers)
+        streaming = {"streaming": initial["streaming"]} if initial and "streaming" in initial else {}
+        return Sortformer(built), {"model": "sortformer", "options": built.to_json()} | streaming
     baseline = EendOptions(n_speakers=options.n_speakers, attractors=options.model == "eend-eda")
     return Eend(baseline), {"model": options.model, "options": baseline.to_json()}
+
+
+def choose_sizes(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -> SortformerOptions:
+    """Of the model to start from; of an encoder alone (NEST), as far as it goes."""
+    sizes = SIZES[options.size]
+    if initial is not None and initial["model"] == "sortformer":
+        return SortformerOptions.from_json(initial["options"])
+    if initial is not None and initial["model"] == "encoder":
+        given = SortformerOptions.from_json(initial["options"])
+        features = replace(given.features, gain=sizes.features.gain)  # the diarizer's own, in the paper too
+        return replace(sizes, features=features, encoder=given.encoder)
+    return sizes
 
 
 def count_parameters(model: nn.Module) -> int:
