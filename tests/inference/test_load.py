@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from click.testing import CliRunner
+from nemo_models import (
+    changed,
+    encoder_config,
+    encoder_tensors,
+    random_sortformer,
+    sortformer_config,
+    sortformer_tensors,
+    write_nemo,
+)
+
+from sortk.cli import main
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import load_model, save_model
+from sortk.inference.load import import_nemo, load_diarizer, read_model
+from sortk.inference.streaming import StreamingOptions
+from sortk.models.eend import Eend, EendOptions
+from sortk.models.fastconformer import FastConformerOptions
+from sortk.models.features import FeatureOptions
+from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerOptions
+from sortk.training.options import TrainDiarOptions
+from sortk.training.train_diar import build_diarizer, start_from
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "nemo"
+SMALL = SortformerOptions(
+    n_speakers=3,
+    features=FeatureOptions(n_mels=40, dither=1e-5),
+    encoder=FastConformerOptions(d_model=16, n_layers=2, n_heads=2, subsampling_channels=8),
+    transformer=TransformerOptions(d_model=8, n_layers=1, n_heads=2, d_inner=24),
+)
+STREAMING = replace(SMALL, features=FeatureOptions(n_mels=40, gain=False, normalize="none", dither=1e-5))
+
+
+@pytest.fixture
+def model() -> Sortformer:
+    return random_sortformer(SMALL)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, model: Sortformer) -> Path:
+    return write_nemo(tmp_path / "model.nemo", sortformer_config(SMALL), sortformer_tensors(model))
+
+
+def sortk(*arguments: Any) -> Any:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_folder_and_nemo_file_are_the_same_model(tmp_path: Path, archive: Path, model: Sortformer) -> None:
+    import_nemo(archive, tmp_path / "folder")
+    samples = torch.randn(2, 16000)
+    for path in (archive, tmp_path / "folder"):
+        loaded = load_diarizer(path)
+        assert loaded.streaming is None and not loaded.model.training
+        assert loaded.model.options == SMALL
+        torch.testing.assert_close(loaded.model(samples).logits, model(samples).logits)
+
+
+def test_nvidias_file_gives_nvidias_posteriors() -> None:
+    samples, _ = soundfile.read(FIXTURES / "a_3p3.wav", dtype="float32")
+    with torch.inference_mode():
+        probs = load_diarizer(FIXTURES / "tiny_sortformer.nemo").model(torch.from_numpy(samples)[None]).speaker_probs
+    with np.load(FIXTURES / "tiny_a_3p3.npz") as expected:
+        torch.testing.assert_close(probs, torch.from_numpy(expected["preds"]), atol=1e-4, rtol=0)
+
+
+def write_streaming(path: Path, **settings: int) -> Path:
+    config = sortformer_config(STREAMING, streaming=True)
+    for key, value in settings.items():
+        config = changed(config, f"sortformer_modules.{key}", value)
+    return write_nemo(path, config, sortformer_tensors(random_sortformer(STREAMING)))
+
+
+def test_a_streaming_model_brings_its_settings(tmp_path: Path) -> None:
+    path = write_streaming(tmp_path / "model.nemo", chunk_len=6, fifo_len=188)
+    import_nemo(path, tmp_path / "folder")
+    for source in (path, tmp_path / "folder"):
+        loaded = load_diarizer(source)
+        assert loaded.streaming == StreamingOptions(chunk=6, fifo=188)
+        assert not loaded.model.options.features.gain
+
+
+def test_settings_of_a_stream_that_cannot_be(tmp_path: Path) -> None:
+    path = write_streaming(tmp_path / "model.nemo", chunk_len=0)
+    with pytest.raises(FormatError, match="model.nemo: chunk must be at least 1 frames, not 0"):
+        import_nemo(path, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("attractors", [False, True])
+def test_the_baselines_load_too(tmp_path: Path, attractors: bool) -> None:
+    transformer = TransformerOptions(d_model=8, n_layers=1, n_heads=2, d_inner=8, pre_norm=True)
+    options = EendOptions(n_speakers=2, attractors=attractors, transformer=transformer)
+    model = Eend(options).eval()
+    name = "eend-eda" if attractors else "eend-sa"
+    save_model(tmp_path, model.state_dict(), {"model": name, "options": options.to_json()})
+    samples = torch.randn(1, 16000)
+    torch.testing.assert_close(load_diarizer(tmp_path).model(samples).speaker_probs, model(samples).speaker_probs)
+
+
+def test_on_another_device(archive: Path) -> None:
+    model = load_diarizer(archive, torch.device("meta")).model
+    assert {tensor.device.type for tensor in [*model.parameters(), *model.buffers()]} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda config: {"model": "waveform"}, "holds the model 'waveform', which is not a diarizer"),
+        (lambda config: {"options": config["options"] | {"depth": 3}}, "not the options of a Sortformer: .*'depth'"),
+        (lambda config: {"options": config["options"] | {"n_speakers": 5}}, "tensor 'speakers.weight' is 3 x 8, but"),
+        (lambda config: {"streaming": {"chunks": 3}}, "not the settings of a streaming model: .*'chunks'"),
+    ],
+)
+def test_folders_that_are_not_whole(
+    tmp_path: Path, model: Sortformer, change: Callable[[dict[str, Any]], dict[str, Any]], fault: str
+) -> None:
+    config: dict[str, Any] = {"model": "sortformer", "options": SMALL.to_json()}
+    save_model(tmp_path, model.state_dict(), config | change(config))
+    with pytest.raises(FormatError, match=fault):
+        load_diarizer(tmp_path)
+
+
+def test_an_encoder_is_no_diarizer(tmp_path: Path, model: Sortformer) -> None:
+    path = write_nemo(tmp_path / "nest.nemo", encoder_config(SMALL), encoder_tensors(model))
+    with pytest.raises(FormatError, match="nest.nemo: holds the model 'encoder', which is not a diarizer"):
+        load_diarizer(path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none: no such model folder or .nemo file"):
+        read_model(tmp_path / "none")
+    with pytest.raises(FormatError, match="not a model folder"):
+        read_model(tmp_path)
+
+
+def bad_archives(folder: Path, model: Sortformer) -> dict[str, Path]:
+    """Name of the fault -> an archive that has it."""
+    config, tensors = sortformer_config(SMALL), sortformer_tensors(model)
+    rotary = changed(config, "encoder.self_attention_model", "rotary")
+    fewer = {name: tensor for name, tensor in tensors.items() if not name.endswith("linear_pos.weight")}
+    more = tensors | {"encoder.adapter.weight": torch.zeros(2)}
+    cut = write_nemo(folder / "cut.nemo", config, tensors)
+    cut.write_bytes(cut.read_bytes()[:20000])
+    return {
+        "encoder.self_attention_model is 'rotary'": write_nemo(folder / "rotary.nemo", rotary, tensors),
+        "'encoder.layers.0.self_attn.linear_pos.weight' is missing": write_nemo(folder / "few.nemo", config, fewer),
+        "'encoder.adapter.weight' is not part of this model": write_nemo(folder / "many.nemo", config, more),
+        "is cut off": cut,
+    }
+
+
+def test_the_command_says_one_sentence_and_writes_nothing(tmp_path: Path, model: Sortformer) -> None:
+    for fault, path in bad_archives(tmp_path, model).items():
+        result = sortk("import-nemo", path, "--out", tmp_path / "out")
+        assert result.exit_code == 1
+        assert fault in result.stderr and str(path) in result.stderr
+        assert result.stderr.count("\n") == 1 and not result.stdout
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_command_names_what_it_leaves_out(tmp_path: Path, archive: Path) -> None:
+    result = sortk("import-nemo", archive, "--out", tmp_path / "folder")
+    assert result.exit_code == 0 and not result.stdout
+    assert "sortformer with 0.0M weights" in result.stderr
+    assert "never used, by NVIDIA neither): sortformer_modules.hidden_to_spks.weight, " in result.stderr
+    assert sorted(file.name for file in (tmp_path / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    config = json.loads((tmp_path / "folder" / "config.json").read_text(encoding="utf-8"))
+    assert config == {"model": "sortformer", "options": SMALL.to_json()}
+    again = sortk("import-nemo", archive, "--out", tmp_path / "folder")
+    assert again.exit_code == 1 and "folder: is there already" in again.stderr
+
+
+# --- as a start of training
+
+
+def test_training_starts_from_a_nemo_file_with_its_sizes(archive: Path, model: Sortformer) -> None:
+    weights, config = read_model(archive)
+    built, saved = build_diarizer(TrainDiarOptions(size="tiny", n_speakers=3), config)
+    assert built.options == SMALL and saved == config
+    start_from(built, weights)
+    samples = torch.randn(1, 16000)
+    torch.testing.assert_close(built.eval()(samples).logits, model(samples).logits)
+
+
+def test_training_starts_from_a_nest(tmp_path: Path, model: Sortformer) -> None:
+    path = write_nemo(tmp_path / "nest.nemo", encoder_config(SMALL), encoder_tensors(model))
+    import_nemo(path, tmp_path / "nest")
+    assert load_model(tmp_path / "nest")[1]["model"] == "encoder"
+    for source in (path, tmp_path / "nest"):
+        weights, config = read_model(source)
+        built, _ = build_diarizer(TrainDiarOptions(size="tiny"), config)
+        assert isinstance(built, Sortformer)
+        assert built.options.encoder == SMALL.encoder and built.options.features == SMALL.features
+        assert built.options.transformer.d_model == 96  # of the tiny one
+        start_from(built, weights)
+        expected = model.encoder.state_dict()
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in built.encoder.state_dict().items())
+
+
+def test_a_streaming_model_stays_one(tmp_path: Path) -> None:
+    _, config = read_model(write_streaming(tmp_path / "model.nemo"))
+    assert build_diarizer(TrainDiarOptions(n_speakers=3), config)[1] == config
