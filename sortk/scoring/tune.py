@@ -1,0 +1,315 @@
+"""Stage 7: the postprocessing with the lowest DER on a development set, found by Optuna's TPE.
+
+Posteriors are laid out once, references cut into intervals once; a trial is then a few milliseconds of numpy. The study
+lives in a journal file, or a database by its URL: several processes may work on one study, and a killed one goes on
+with all finished trials. A study's name holds a key over posteriors, references and objective, so trials of different
+tasks never mix. What a trial tries follows from the seed, its number and the trials before it, not from the process.
+
+The shipped presets are the first trials, and inside the space, so the result is never worse than any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.formats.annotation import annotated, session_regions
+from sortk.formats.files import FormatError, atomic_text
+from sortk.inference.postprocess import (
+    FRAME_SECONDS,
+    PRESETS,
+    PosteriorRows,
+    Postprocess,
+    find_all_segments,
+    join_posteriors,
+    write_postprocess,
+)
+from sortk.prepare.posteriors import find_posteriors, read_posteriors
+from sortk.records import Region, Segment, Session
+from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import Reference, prepare_reference
+from sortk.scoring.sessions import name_sessions
+from sortk.scoring.study import load_study, measure_importance
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+log = logging.getLogger(__name__)
+
+Probs = npt.NDArray[np.float32]
+
+SPACE = {
+    "onset": (0.01, 0.99),
+    "offset": (0.01, 0.99),
+    "pad_onset": (0.0, 0.5),
+    "pad_offset": (0.0, 0.5),
+    "min_duration_on": (0.0, 1.0),
+    "min_duration_off": (0.0, 1.0),
+}
+"""Lowest and highest value of each parameter; wide enough for all presets."""
+
+N_DECIMALS = 4  # of the values that are written: finer than posteriors and frames can tell
+EXTRA_FRAMES = 3  # by which posteriors may be longer or shorter than their session
+
+
+@dataclass(frozen=True)
+class Term:
+    """A pooled DER, and how much it counts in the objective."""
+
+    collar: float = 0.25  # seconds on each side of a reference boundary
+    skip_overlap: bool = False  # leave out time in which several reference speakers talk
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"weight must be more than 0, not {self.weight}")
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """Settings of stage 7."""
+
+    trials: int = 200  # that the study has in the end, those of earlier runs and other processes included
+    objective: tuple[Term, ...] = (Term(),)  # the weighted mean of these is minimised
+    storage: str = ""  # URL of a database, instead of a journal file: postgresql://..., mysql://...
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"trials must be at least 1, not {self.trials}")
+        if not self.objective:
+            raise ValueError("objective must have at least one term")
+
+
+@dataclass(frozen=True)
+class TuneSet:
+    """A development set by session id; all times count from the first frame of the posteriors."""
+
+    posteriors: Mapping[str, Probs]  # (frames, speakers)
+    references: Mapping[str, Sequence[Segment]]
+    uem: Mapping[str, Sequence[Region]] | None = None  # without one, all time is scored
+    frame_seconds: float = FRAME_SECONDS
+
+    def __post_init__(self) -> None:
+        if not self.posteriors:
+            raise ValueError("there are no sessions to tune on")
+        for what, names in (("references", self.references), ("regions to score", self.uem)):
+            if names is not None and (missing := self.posteriors.keys() ^ names.keys()):
+                raise ValueError(f"posteriors and {what} must be of the same sessions; {name_sessions(missing)} differ")
+
+    def key(self) -> str:
+        """Of all that is in it."""
+        digest = hashlib.sha256()
+        for name in sorted(self.posteriors):
+            probs = np.ascontiguousarray(self.posteriors[name], np.float32)
+            spans = sorted((part.speaker, part.start, part.end) for part in self.references[name])
+            regions = None if self.uem is None else sorted((part.start, part.end) for part in self.uem[name])
+            digest.update(repr((name, probs.shape, spans, regions, self.frame_seconds)).encode())
+            digest.update(probs.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found; DER is the objective, as a fraction."""
+
+    postprocess: Postprocess
+    der_before: float  # of posteriors cut at one half
+    der_after: float
+    presets: Mapping[str, float]  # DER of each
+    history: tuple[tuple[int, float], ...]  # number and DER of each finished trial
+    importance: Mapping[str, float]  # of each parameter; they sum to 1
+
+
+class Objective:
+    """A set and what is measured on it, ready for thousands of trials."""
+
+    def __init__(self, data: TuneSet, terms: Sequence[Term]) -> None:
+        names = list(data.posteriors)
+        references = [data.references[name] for name in names]
+        uem = None if data.uem is None else [data.uem[name] for name in names]
+        self._rows: PosteriorRows = join_posteriors([data.posteriors[name] for name in names], data.frame_seconds)
+        self._terms: list[tuple[float, Reference]] = [
+            (term.weight, prepare_reference(references, uem, DerOptions(term.collar, term.skip_overlap, "fast")))
+            for term in terms
+        ]
+        for term, (_, reference) in zip(terms, self._terms, strict=True):
+            if not reference.scored_us.sum():
+                raise ValueError(f"no reference speech is left to score with {term}: a smaller collar may do")
+
+    def __call__(self, postprocess: Postprocess) -> float:
+        """The weighted mean of pooled DERs."""
+        found = find_all_segments(self._rows, postprocess)
+        total = sum(weight * reference.score_pooled(found).der for weight, reference in self._terms)
+        return total / sum(weight for weight, _ in self._terms)
+
+
+def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tuned:
+    """Run the trials that the study still lacks, and tell what it found; `study_path` is the journal."""
+    objective = Objective(data, options.objective)
+    presets = {name: objective(preset) for name, preset in PRESETS.items()}
+    task = hashlib.sha256(repr((data.key(), options.objective, SPACE)).encode()).hexdigest()
+    study = load_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed)
+    _run_trials(study, objective, options.trials)
+    finished = _finished(study)
+    best = min((Postprocess(**_rounded(trial.params)) for trial in _best_first(finished)[:5]), key=objective)
+    best = min([best, *PRESETS.values()], key=objective)
+    return Tuned(
+        best,
+        presets["none"],
+        objective(best),
+        presets,
+        tuple((trial.number, _value(trial)) for trial in finished),
+        measure_importance(study),
+    )
+
+
+def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
+    from optuna.distributions import FloatDistribution  # noqa: PLC0415 - only tuning needs it
+    from optuna.trial import TrialState  # noqa: PLC0415
+    from tqdm import tqdm  # noqa: PLC0415
+
+    space = {name: FloatDistribution(low, high) for name, (low, high) in SPACE.items()}
+    known = [
+        trial.params or trial.system_attrs.get("fixed_params")
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.WAITING))
+    ]
+    for preset in PRESETS.values():
+        if asdict(preset) not in known:
+            study.enqueue_trial(asdict(preset))
+    n_finished = len(_finished(study))
+    if n_finished:
+        log.info("the study has %d finished trials", n_finished)
+    with tqdm(total=n_trials, initial=min(n_finished, n_trials), desc="trials", disable=None) as bar:
+        while n_finished < n_trials:
+            trial = study.ask(dict(space))
+            study.tell(trial, objective(Postprocess(**trial.params)))
+            n_before, n_finished = n_finished, len(_finished(study))  # other processes may finish some, too
+            bar.update(n_finished - n_before)
+
+
+def _finished(study: Study) -> list[FrozenTrial]:
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
+def _value(trial: FrozenTrial) -> float:
+    assert trial.value is not None  # it is finished
+    return trial.value
+
+
+def _best_first(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    return sorted(trials, key=lambda trial: (_value(trial), trial.number))
+
+
+def _rounded(params: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, N_DECIMALS) for name, value in params.items()}
+
+
+def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> None:
+    """`path`: postprocess.toml; beside it, of the same name, a .json with history and importance for the report."""
+    objective = [asdict(term) for term in options.objective]
+    notes: dict[str, str | float] = {
+        "der_before": tuned.der_before,
+        "der_after": tuned.der_after,
+        "trials": len(tuned.history),
+        "objective": json.dumps(objective),
+        "seed": seed,
+    }
+    study = {
+        "values": asdict(tuned.postprocess),
+        "der_before": tuned.der_before,
+        "der_after": tuned.der_after,
+        "presets": dict(tuned.presets),
+        "objective": objective,
+        "seed": seed,
+        "history": [{"trial": number, "der": der} for number, der in tuned.history],
+        "importance": dict(tuned.importance),
+    }
+    with atomic_text(path.with_suffix(".json")) as file:
+        json.dump(study, file, indent=1)
+        file.write("\n")
+    write_postprocess(path, tuned.postprocess, notes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sets from files
+
+
+def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
+    """The sessions of a manifest with their posteriors, <session>.npy in a folder."""
+    return make_tune_set(sessions, {session.session_id: _read_window(session, probs_dir) for session in sessions})
+
+
+def make_tune_set(sessions: Sequence[Session], posteriors: Mapping[str, Probs]) -> TuneSet:
+    """The sessions of a manifest with posteriors that begin where each session does."""
+    unknown = [session.session_id for session in sessions if not _is_annotated(session)]
+    if unknown:
+        raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
+    references = {
+        session.session_id: [_shifted(segment, session) for segment in segments]
+        for session, segments in annotated(sessions)
+    }
+    uem = {session.session_id: _find_regions(session) for session in sessions}
+    return TuneSet(posteriors, references, uem if any(session.uem_path for session in sessions) else None)
+
+
+def _is_annotated(session: Session) -> bool:
+    return bool(session.rttm_path or session.seglst_path or session.ctm_path)
+
+
+def _shifted(segment: Segment, session: Session) -> Segment:
+    return replace(segment, start=segment.start - session.offset, end=segment.end - session.offset)
+
+
+def _find_regions(session: Session) -> list[Region]:
+    """What is scored of a session, from its start on: all of it if it has no UEM."""
+    length = session.duration if session.duration is not None else 1e6
+    regions = session_regions(session) or [Region(session.session_id, session.offset, session.offset + length)]
+    cut = ((max(0.0, part.start - session.offset), min(length, part.end - session.offset)) for part in regions)
+    return [Region(session.session_id, start, end) for start, end in cut if start < end]
+
+
+def _read_window(session: Session, folder: Path) -> Probs:
+    """Posteriors of a session; if it is a window and they are of the whole recording, those of the window."""
+    path = find_posteriors(session, folder)
+    probs = read_posteriors(path)
+    if session.duration is None:
+        return probs
+    n_frames, first = round(session.duration / FRAME_SECONDS), round(session.offset / FRAME_SECONDS)
+    if abs(len(probs) - n_frames) <= EXTRA_FRAMES:
+        return probs
+    if first > 0 and len(probs) >= first + n_frames - EXTRA_FRAMES:
+        return probs[first : first + n_frames]
+    covered = len(probs) * FRAME_SECONDS
+    reason = f"{len(probs)} frames cover {covered:.2f} s, but the session lasts {session.duration:.2f} s"
+    raise FormatError(path, None, reason)
+
+
+def check_not_scored(tuned_on: Sequence[Session], scored: Sequence[Session]) -> None:
+    """ValueError if a session is in both sets: its score would be that of what was fitted to it."""
+    spans_of: dict[Path, list[tuple[float, float]]] = {}
+    for session in tuned_on:
+        spans_of.setdefault(session.audio_path.resolve(), []).append(_span(session))
+    shared = []
+    for session in scored:
+        start, end = _span(session)
+        spans = spans_of.get(session.audio_path.resolve(), [])
+        if any(start < other_end and other_start < end for other_start, other_end in spans):
+            shared.append(session.session_id)
+    if shared:
+        raise ValueError(f"postprocessing would be tuned on what is scored: {name_sessions(shared)} in both sets")
+
+
+def _span(session: Session) -> tuple[float, float]:
+    return session.offset, float("inf") if session.duration is None else session.offset + session.duration
