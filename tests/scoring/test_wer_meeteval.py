@@ -1,0 +1,125 @@
+"""The same numbers as meeteval's own command line, on its example files and on a case of our own."""
+
+from __future__ import annotations
+
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import meeteval
+import meeteval.wer.api
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sortk.records import Segment
+from sortk.scoring.wer import Metric, WerOptions, score_words
+from sortk.scoring.wer_counts import WordErrors
+from sortk.scoring.wer_transcripts import Transcripts
+
+EXAMPLES = Path(__file__).parents[3] / "shared" / "data" / "refs" / "meeteval"
+METRICS: tuple[Metric, ...] = ("cpwer", "tcpwer", "orcwer")
+
+REFERENCE = """\
+kitchen 1 anna 0.00 2.40 shall we cook the rice first
+kitchen 1 ben 2.10 3.00 yes please
+kitchen 1 anna 3.00 5.50 then put the water on
+kitchen 1 carl 4.90 5.10 wait
+kitchen 1 ben 30.00 31.00 it boils
+garden 1 ben 0.50 1.50
+garden 1 carl 1.00 4.00 the roses need some water too
+"""
+HYPOTHESIS = """\
+kitchen 1 1 0.10 2.30 shall we cook rice first
+kitchen 1 2 2.20 5.60 yes please then put the water on
+kitchen 1 1 4.80 5.20 wait wait
+kitchen 1 3 12.00 13.00 it boils
+garden 1 1 0.00 4.20 the rose needs some water too
+"""
+
+
+def run_meeteval(metric: Metric, ref: Path, *hyps: Path) -> dict[str, WordErrors]:
+    """What meeteval's command of that name calls."""
+    command = getattr(meeteval.wer.api, metric)
+    found = command([ref], list(hyps), **({"collar": 5} if metric == "tcpwer" else {}))
+    return {
+        name: WordErrors(rate.length, rate.substitutions, rate.insertions, rate.deletions)
+        for name, rate in found.items()
+    }
+
+
+def score(metric: Metric, ref: Path, hyp: Path) -> dict[str, WordErrors]:
+    report = score_words(Transcripts.read(ref), Transcripts.read(hyp), metric)
+    return {session.session_id: session.errors for session in report.sessions}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_case_of_our_own(metric: Metric, tmp_path: Path) -> None:
+    ref, hyp = tmp_path / "ref.stm", tmp_path / "hyp.stm"
+    ref.write_text(REFERENCE, encoding="utf-8")
+    hyp.write_text(HYPOTHESIS, encoding="utf-8")
+    assert score(metric, ref, hyp) == run_meeteval(metric, ref, hyp)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("suffix", ["stm", "seglst.json"])
+def test_meetevals_examples(metric: Metric, suffix: str) -> None:
+    if not EXAMPLES.exists():
+        pytest.skip("needs the shared data")
+    ref, hyp = EXAMPLES / f"ref.{suffix}", EXAMPLES / f"hyp.{suffix}"
+    assert score(metric, ref, hyp) == run_meeteval(metric, ref, hyp)
+
+
+def test_a_ctm_file_for_each_speaker(tmp_path: Path) -> None:
+    if not EXAMPLES.exists():
+        pytest.skip("needs the shared data")
+    hyps = [EXAMPLES / "hyp1.ctm", EXAMPLES / "hyp2.ctm"]
+    folder = tmp_path / "hyp"
+    folder.mkdir()
+    for hyp in hyps:
+        shutil.copy(hyp, folder)
+    ref = EXAMPLES / "ref.stm"
+    assert score("orcwer", ref, folder) == run_meeteval("orcwer", ref, *hyps)
+
+
+SEGMENTS = st.lists(
+    st.builds(
+        lambda speaker, start, length, words: Segment("s", speaker, start / 10, (start + length) / 10, " ".join(words)),
+        st.sampled_from("abc"),
+        st.integers(0, 200),
+        st.integers(0, 40),
+        st.lists(st.sampled_from(["x", "yes", "longer"]), max_size=4),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def as_seglst(segments: list[Segment]) -> meeteval.io.SegLST:
+    return meeteval.io.SegLST(
+        [
+            {
+                "session_id": segment.session_id,
+                "speaker": segment.speaker,
+                "start_time": Decimal(str(segment.start)),
+                "end_time": Decimal(str(segment.end)),
+                "words": segment.text,
+            }
+            for segment in segments
+        ]
+    )
+
+
+@given(SEGMENTS, SEGMENTS, st.sampled_from([1, 5]))
+def test_any_transcripts(reference: list[Segment], hypothesis: list[Segment], collar: int) -> None:
+    sides = as_seglst(reference), as_seglst(hypothesis)
+    expected = {
+        "cpwer": meeteval.wer.wer.cp.cp_word_error_rate(*sides),
+        "tcpwer": meeteval.wer.wer.time_constrained.tcp_word_error_rate(*sides, collar=collar),
+    }
+    if any(segment.text for segment in hypothesis):
+        expected["orcwer"] = meeteval.wer.wer.orc.orc_word_error_rate(*sides)
+    for metric, rate in expected.items():
+        options = WerOptions(collar=collar)
+        report = score_words(Transcripts.of(reference), Transcripts.of(hypothesis), metric, options)  # type: ignore[arg-type]
+        assert (report.overall.words, report.overall.wrong) == (rate.length, rate.errors), metric
