@@ -74,7 +74,8 @@ class LogMel(nn.Module):
         valid = valid_frames(lengths, samples.shape[1])
         if self.options.gain:
             heard = samples if valid is None else samples.masked_fill(~valid, -math.inf)
-            samples = samples / (heard.amax(dim=1, keepdim=True) + GAIN_FLOOR)
+            peak = heard.amax(dim=1, keepdim=True).clamp(min=0)  # all samples below 0: nothing sensible
+            samples = samples / (peak + GAIN_FLOOR)
         if self.training and self.options.dither > 0:
             samples = samples + self.options.dither * torch.randn_like(samples)
         # y_0 = x_0, y_n = x_n - 0.97 x_{n-1}
