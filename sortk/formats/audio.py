@@ -25,6 +25,9 @@ FLAC_LEVEL = 5 / 8
 UNKNOWN_LENGTH = 2**63 - 1  # libsndfile's frame count of a FLAC stream whose header leaves the length open
 FILTER_ZEROS = 11  # samples of the lower rate to either side that resampling looks at (scipy's filter: 10)
 BLOCK_SECONDS = 60.0
+SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".sph", ".w64", ".rf64")
+"""What is audio in a folder of all kinds of files; a file that is named itself may have any suffix."""
+
 SAMPLE_RATES = range(1_000, 400_000)  # outside, the header is damaged, and a resampling filter would fill the memory
 
 
@@ -75,6 +78,20 @@ def read_blocks(
             resampled = _resample(known, file.samplerate, sample_rate)
             yield resampled[(start - begin) * up // down : math.ceil((stop - begin) * up / down)]
             known, begin = known[stop - n_around - begin :], stop - n_around
+
+
+def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = 16_000) -> Samples:
+    """What `read` would give of a file with these samples: (n_samples,) or (n_samples, channels), float or int16."""
+    if samples.dtype == np.int16:
+        samples = samples.astype(np.float32) / 32768
+    if not np.issubdtype(samples.dtype, np.floating) or samples.ndim not in (1, 2) or not samples.size:
+        raise ValueError(f"samples are float or int16 numbers, (samples,) or (samples, channels), not {samples.shape}")
+    if not np.isfinite(samples).all():
+        raise ValueError("the samples hold values that are not finite numbers")
+    if rate not in SAMPLE_RATES:
+        raise ValueError(f"there is no audio with a sample rate of {rate} Hz")
+    mono = samples if samples.ndim == 1 else samples.mean(axis=1)
+    return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
 
 
 def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = 16_000) -> None:

@@ -70,9 +70,13 @@ def _check_other_line(fields: list[str], path: Path, number: int) -> None:
 def write(path: Path, segments: Iterable[Segment]) -> None:
     """Sorted by session, start, end and speaker; ValueError for a segment that the format cannot hold."""
     with atomic_text(path) as file:
-        for segment in columns.writable(segments):
-            start, duration = columns.start_and_duration(segment)
-            file.write(
-                f"SPEAKER {segment.session_id} {segment.channel} {start} {duration}"
-                f" <NA> <NA> {segment.speaker} <NA> <NA>\n"
-            )
+        file.writelines(format_lines(segments))
+
+
+def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
+    """What `write` writes, line by line."""
+    for segment in columns.writable(segments):
+        start, duration = columns.start_and_duration(segment)
+        yield (
+            f"SPEAKER {segment.session_id} {segment.channel} {start} {duration} <NA> <NA> {segment.speaker} <NA> <NA>\n"
+        )

@@ -38,7 +38,7 @@ class MelStream:
         self._log_mel.eval()
         self._samples = features.window.new_zeros(batch, 0)  # those that are still needed,
         self._n_forgotten = 0  # and how many came before them
-        self._peak = self._samples.new_full((batch, 1), -math.inf)
+        self._peak = self._samples.new_zeros(batch, 1)
         self._n_counted = 0  # mel frames in the statistics
         self._mean = self._samples.new_zeros(batch, 1, features.options.n_mels)
         self._squares = torch.zeros_like(self._mean)  # summed squares of distances from the mean

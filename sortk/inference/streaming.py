@@ -30,11 +30,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from sortk.inference.mel import MelStream, subsample_by_blocks
-from sortk.models.fastconformer import Positions
+from sortk.inference.positions import PositionCache
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, MEL_PER_FRAME
 from sortk.models.sortformer import Sortformer
-
-POSITIONS_GROW_BY = 256  # frames
 
 
 @dataclass(frozen=True)
@@ -94,13 +92,11 @@ class StreamingSortformer:
         if options.cache < least:
             raise ValueError(f"a cache of {options.cache} frames is too small for {n_speakers} speakers: give {least}")
         self.model, self.options = model, options
-        self._positions: Positions = ()
-        self._n_positions = 0
+        self._positions = PositionCache(model.encoder)
 
     def start(self, batch: int = 1) -> StreamingState:
         """Nothing heard yet."""
-        weight = self.model.encoder_proj.weight
-        nothing = weight.new_zeros(batch, 0, self.model.options.encoder.d_model)
+        nothing = self.model.features.window.new_zeros(batch, 0, self.model.options.encoder.d_model)
         silence = nothing.new_zeros(batch, nothing.shape[2])
         return StreamingState(nothing, None, nothing, silence, silence.new_zeros(batch, dtype=torch.long))
 
@@ -110,7 +106,7 @@ class StreamingSortformer:
         """(batch, left + chunk + right, d_model) -> (batch, chunk, speakers), and what to remember."""
         n_cache, n_fifo, n_chunk = state.cache.shape[1], state.fifo.shape[1], frames.shape[1] - n_left - n_right
         heard = torch.cat([state.cache, state.fifo, frames], dim=1)
-        output = self.model.diarize_frames(heard, positions=self._find_positions(heard.shape[1], heard.device))
+        output = self.model.diarize_frames(heard, positions=self._positions.find(heard.shape[1], heard.device))
         parts = torch.split(output.speaker_probs, [n_cache, n_fifo, n_left, n_chunk, n_right], dim=1)
         cache_probs, fifo_probs, _, chunk_probs, _ = parts
         if state.cache_probs is not None:
@@ -139,14 +135,6 @@ class StreamingSortformer:
         n_silence = state.n_silence + is_silent.sum(dim=1)
         total = state.mean_silence * state.n_silence[:, None] + (frames * is_silent[:, :, None]).sum(dim=1)
         return total / n_silence.clamp(min=1)[:, None], n_silence
-
-    def _find_positions(self, n_frames: int, device: torch.device) -> Positions:
-        """Those of fewer frames are the middle of those of more, so one projection serves all steps."""
-        if n_frames > self._n_positions:
-            self._n_positions = math.ceil(n_frames / POSITIONS_GROW_BY) * POSITIONS_GROW_BY
-            self._positions = self.model.encoder.project_positions(self._n_positions, device)
-        first, stop = self._n_positions - n_frames, self._n_positions + n_frames
-        return [None if layer is None else layer[..., first:stop] for layer in self._positions]
 
 
 def compress(frames: Tensor, probs: Tensor, mean_silence: Tensor, options: StreamingOptions) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,289 @@
+"""Who spoke when, in recordings of any length, rate and number: the diarizer as users meet it.
+
+    diarizer = sortk.load_diarizer("model")
+    for segment in diarizer("meeting.wav"):
+        print(segment.speaker, segment.start, segment.end)
+
+A recording that is short enough is heard as a whole, together with others of its length. A longer one is heard in steps
+with a memory of its speakers (`streaming.py`), and never lies in memory as a whole: neither its samples nor anything
+that is computed from them, but for the posteriors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sortk.formats import audio, manifest
+from sortk.formats.audio import Samples
+from sortk.formats.columns import check_name
+from sortk.formats.files import atomic_path, files_in
+from sortk.formats.objects import id_of
+from sortk.inference.int8 import quantize
+from sortk.inference.load import LoadedDiarizer, load_diarizer
+from sortk.inference.mel import subsample_by_blocks
+from sortk.inference.memory import keep_freed_memory
+from sortk.inference.positions import PositionCache
+from sortk.inference.postprocess import Postprocess, find_segments, name_segments
+from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
+from sortk.models.eend import Eend
+from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_frames
+from sortk.models.sortformer import Sortformer
+from sortk.records import Segment, Session
+
+Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
+OnError = Callable[[Session, Exception], None]
+
+LONG = StreamingOptions(chunk=840, right_context=40, fifo=40, update_period=300)
+"""Steps for recordings that are too long to be heard as a whole, whose latency does not matter: with cache and contexts
+just below 90 s, the longest clips that Sortformer is trained on."""
+
+OWN_STEPS = "own"
+"""In the place of a preset: the model's own steps if it is made for streaming, else the preset of 10 s."""
+
+NOT_STREAMED = "only a Sortformer can be streamed: an EEND model has no order of speakers to remember"
+UNNAMED = "audio"  # session id of samples that come without a name
+POOL = 64  # sessions of which those of like length are heard together
+BATCH_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of padded audio; more is no faster
+
+
+@dataclass(frozen=True)
+class DiarizeOptions:
+    """How recordings are heard."""
+
+    streaming: str | StreamingOptions | None = None  # hear everything in these steps; None: only what is too long
+    whole_seconds: float = 600.0  # up to here a recording is heard as a whole, attention from end to end
+    max_speakers: int | None = None  # that a recording can have; speech of later ones goes to the likeliest of these
+    postprocess: Postprocess = field(default_factory=Postprocess)
+
+    def __post_init__(self) -> None:
+        if self.max_speakers is not None and self.max_speakers < 1:
+            raise ValueError(f"max_speakers must be at least 1, not {self.max_speakers}")
+
+
+class Diarizer:
+    """A trained model with all that it takes to use it."""
+
+    def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
+        self.model, self.options = loaded.model, options or DiarizeOptions()
+        if isinstance(self.model, Sortformer):
+            self._positions = PositionCache(self.model.encoder)
+            steps = _choose_steps(self.options.streaming or LONG, loaded.streaming)
+            self._streaming = StreamingSortformer(self.model, steps)
+        elif self.options.streaming is not None:
+            raise ValueError(NOT_STREAMED)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.features.window.device
+
+    def __call__(
+        self, source: str | Path | Session | npt.NDArray[Any], sample_rate: int = SAMPLE_RATE
+    ) -> list[Segment]:
+        """The segments in an audio file, a session of a manifest, or samples of the given rate.
+
+        They are in the order of their start. `speaker_0` is who speaks first.
+        """
+        if isinstance(source, np.ndarray):
+            probs = self.hear_samples(audio.from_array(source, sample_rate))
+            session = Session(UNNAMED, Path(UNNAMED))
+        else:
+            session = source if isinstance(source, Session) else name_session(Path(source))
+            [(session, probs)] = self.hear([session])
+        return self.find_segments(session, probs)
+
+    def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
+        """What posteriors of a session mean, in seconds from the start of its audio file."""
+        found = name_segments(session.session_id, find_segments(probs, self.options.postprocess))
+        shifted = (replace(s, start=session.offset + s.start, end=session.offset + s.end) for s in found)
+        return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
+
+    def hear(
+        self, sessions: Sequence[Session], on_error: OnError | None = None
+    ) -> Iterator[tuple[Session, Posteriors]]:
+        """The posteriors of each session, in order.
+
+        With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
+        """
+        for first in range(0, len(sessions), POOL):
+            yield from self._hear_pool(sessions[first : first + POOL], on_error or _raise)
+
+    def hear_samples(self, samples: Samples) -> Posteriors:
+        """(samples,) at 16 kHz -> (frames, speakers)."""
+        if self._is_whole(len(samples)):
+            return self._hear_together([samples])[0]
+        return self._hear_steps([samples])
+
+    def stream(self) -> Stream:
+        """For samples that come as time goes by: `Stream.hear` them, and `finish`. Speakers are not limited."""
+        if not isinstance(self.model, Sortformer):
+            raise ValueError(NOT_STREAMED)
+        return Stream(self._streaming)
+
+    def limit_speakers(self, probs: Posteriors) -> Posteriors:
+        """At most `max_speakers` columns. What later speakers say is said by the likeliest of the others."""
+        limit = self.options.max_speakers
+        if limit is None or limit >= probs.shape[1]:
+            return probs
+        kept, most = probs[:, :limit].copy(), probs[:, limit:].max(axis=1)
+        frame, likeliest = np.arange(len(kept)), kept.argmax(axis=1)
+        kept[frame, likeliest] = np.maximum(kept[frame, likeliest], most)
+        return kept
+
+    def _is_whole(self, n_samples: int) -> bool:
+        if isinstance(self.model, Eend):
+            return True
+        return self.options.streaming is None and n_samples <= self.options.whole_seconds * SAMPLE_RATE
+
+    def _hear_pool(self, sessions: Sequence[Session], on_error: OnError) -> Iterator[tuple[Session, Posteriors]]:
+        found: dict[int, Posteriors] = {}
+        whole = []
+        for index, session in enumerate(sessions):
+            with _caught(session, on_error):
+                n_samples = round(_measure_seconds(session) * SAMPLE_RATE)
+                if self._is_whole(n_samples):
+                    whole.append(_Length(n_samples, index))
+                else:
+                    blocks = audio.read_blocks(session.audio_path, session.offset, session.duration)
+                    found[index] = self._hear_steps(blocks)
+        for batch in self._split_batches(sorted(whole)):
+            clips = {}
+            for length in batch:
+                with _caught(sessions[length.place], on_error):
+                    session = sessions[length.place]
+                    clips[length.place] = audio.read(session.audio_path, session.offset, session.duration)
+            found |= zip(clips, self._hear_together(list(clips.values())), strict=True)
+        for index in sorted(found):
+            yield sessions[index], found[index]
+
+    def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
+        """Neighbours in the order of length, as many as may be padded to the longest of them."""
+        limit = BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"]) * SAMPLE_RATE
+        batch: list[_Length] = []
+        for length in lengths:
+            if batch and length.n_samples * (len(batch) + 1) > limit:
+                yield batch
+                batch = []
+            batch.append(length)
+        if batch:
+            yield batch
+
+    def _hear_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
+        """Clips as wholes. A clip's posteriors do not depend on the others."""
+        n_frames = [count_frames(len(samples)) for samples in clips]
+        if max(n_frames, default=0) == 0:  # a clip below 10 ms
+            return [np.zeros((0, self.model.options.n_speakers), np.float32) for _ in clips]
+        with torch.inference_mode():
+            samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
+            lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
+            output = self._diarize(samples, None if len({*lengths.tolist()}) == 1 else lengths)
+            probs = output.speaker_probs.float().cpu().numpy()
+        return [self.limit_speakers(row[:n]) for row, n in zip(probs, n_frames, strict=True)]
+
+    def _diarize(self, samples: Tensor, lengths: Tensor | None) -> SpeakerOutput:
+        if isinstance(self.model, Eend):
+            output: SpeakerOutput = self.model(samples, lengths)
+            return output
+        mel, n_mel = self.model.features(samples, lengths)
+        frames = subsample_by_blocks(self.model.encoder, mel, n_mel)
+        n_frames = None if lengths is None else count_frames(lengths)
+        return self.model.diarize_frames(frames, n_frames, self._positions.find(frames.shape[1], frames.device))
+
+    def _hear_steps(self, blocks: Iterable[Samples]) -> Posteriors:
+        stream = self.stream()
+        steps = [stream.hear(torch.from_numpy(block)[None]) for block in blocks]
+        probs = torch.cat([*steps, stream.finish()], dim=1)[0]
+        return self.limit_speakers(probs.float().cpu().numpy())
+
+
+class _Length(NamedTuple):
+    """Of a session, by which it is sorted."""
+
+    n_samples: int
+    place: int
+
+
+def load(
+    path: str | Path, options: DiarizeOptions | None = None, device: str | None = None, int8: bool = False
+) -> Diarizer:
+    """A diarizer from a model folder or a `.nemo` file, on the GPU if there is one; `int8`: faster, on CPU only."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    keep_freed_memory()
+    try:
+        loaded = load_diarizer(Path(path), "cpu" if int8 else device)
+    except RuntimeError as error:
+        raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if isinstance(loaded.model, Sortformer):
+        loaded.model.encoder.fold_batch_norms()
+    if int8:
+        quantize(loaded.model)
+    return Diarizer(loaded, options)
+
+
+def _choose_steps(wanted: str | StreamingOptions, own: StreamingOptions | None) -> StreamingOptions:
+    if isinstance(wanted, StreamingOptions):
+        return wanted
+    if wanted == OWN_STEPS:
+        return own or PRESETS["10"]
+    if wanted not in PRESETS:
+        raise ValueError(f"no streaming preset is called {wanted!r}, only {', '.join(PRESETS)}")
+    return PRESETS[wanted]
+
+
+def _measure_seconds(session: Session) -> float:
+    """How long a session is, by the header of its audio."""
+    seconds = audio.info(session.audio_path).seconds - session.offset
+    return seconds if session.duration is None else min(seconds, session.duration)
+
+
+@contextmanager
+def _caught(session: Session, on_error: OnError) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        on_error(session, error)
+
+
+def _raise(_session: Session, error: Exception) -> None:
+    raise error
+
+
+def name_session(path: Path) -> Session:
+    """An audio file as a session of its name."""
+    session_id = id_of(path)
+    check_name("session id", session_id)
+    return Session(session_id, path)
+
+
+def find_sessions(paths: Iterable[Path]) -> list[Session]:
+    """Audio files, folders of them, and manifests (`.jsonl`, `.json`) as sessions, each with a name of its own."""
+    sessions: dict[str, Session] = {}
+    for session in itertools.chain.from_iterable(map(_sessions_of, paths)):
+        other = sessions.setdefault(session.session_id, session)
+        if other is not session:
+            both = f"{other.audio_path} and {session.audio_path}"
+            raise ValueError(f"two recordings are called {session.session_id}, {both}: diarize one at a time")
+    return list(sessions.values())
+
+
+def _sessions_of(path: Path) -> list[Session]:
+    if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+        return manifest.read(path)
+    suffixes = (*audio.SUFFIXES, *(suffix.upper() for suffix in audio.SUFFIXES))
+    return [name_session(file) for file in files_in(path, *suffixes)]
+
+
+def save_posteriors(path: Path, probs: Posteriors) -> None:
+    """(frames, speakers) as a NumPy file of half precision, which resolves probabilities to 0.0005."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, probs.astype(np.float16))

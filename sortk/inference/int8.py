@@ -1,0 +1,46 @@
+"""Weights of 8 bits: the matrix products of the layers, most of the work, with whole numbers. CPU only.
+
+Each row of a weight matrix has a scale of its own, found once; each input matrix one scale, found as it comes (dynamic
+quantisation). The sums are exact, so the loss is that of rounding: `make bench` measures it. What is not in the layers
+stays as it is: the subsampling below, and the few products above that give the posteriors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sortk.models.eend import Eend
+from sortk.models.fastconformer import Pointwise
+from sortk.models.sortformer import Sortformer
+
+NOT_QUANTIZED = ("linear_pos",)  # its products are kept, see positions.py
+
+
+class Int8Linear(nn.Module):
+    """A linear layer, or a pointwise convolution, with weights of 8 bits."""
+
+    def __init__(self, linear: nn.Linear | Pointwise) -> None:
+        super().__init__()
+        weight = linear.weight.detach().flatten(1)
+        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+        rounded = torch.quantize_per_channel(weight, scale, torch.zeros_like(scale, dtype=torch.long), 0, torch.qint8)
+        bias = None if linear.bias is None else linear.bias.detach()
+        self._packed: Any = torch.ops.quantized.linear_prepack(rounded, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # With 7 bits of input, sums of two products fit the 16 bits that older processors have for them.
+        out: Tensor = torch.ops.quantized.linear_dynamic(x, self._packed, True)
+        return out
+
+
+def quantize(model: Sortformer | Eend) -> None:
+    """Quantises the layers of a model, in place."""
+    stacks = [model.encoder.layers] if isinstance(model, Sortformer) else []
+    for layers in (*stacks, model.transformer.layers):
+        for module in list(layers.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, (nn.Linear, Pointwise)) and name not in NOT_QUANTIZED:
+                    setattr(module, name, Int8Linear(child))

@@ -1,0 +1,25 @@
+"""Freed memory stays with the process.
+
+A layer's tensors, some megabytes each, are born and die thousands of times in a recording. The C library by default
+gives each one back to the system at once, and takes fresh pages, which are zeroed one by one, for the next: a tenth of
+all time in the 123M model on one core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
+LARGE = 1 << 30  # bytes
+STEP = 1 << 26
+
+
+def keep_freed_memory() -> None:
+    """For this process from now on; where the C library is not glibc, nothing happens."""
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in ((M_MMAP_THRESHOLD, LARGE), (M_TRIM_THRESHOLD, LARGE), (M_TOP_PAD, STEP)):
+            mallopt(parameter, value)
