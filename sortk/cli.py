@@ -479,6 +479,46 @@ def import_nemo(file: Path, out: Path) -> None:
     import_file(file, out)
 
 
+@main.command()
+@click.option("--model", type=FILE, help="The diarizer: a model folder or a .nemo file.")
+@click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
+@click.option("--manifest", "manifest_path", type=FILE, required=True, help="The development set, with its RTTM.")
+@click.option("--out", type=FILE, required=True, help="The postprocess.toml to write.")
+@click.option("--trials", type=int, help="Of the study in the end, earlier runs included.  [default: 200]")
+@click.option("--collar", type=float, help="Seconds on EACH side of a boundary not scored.  [default: 0.25]")
+@click.option("--storage", metavar="URL", help="A database for the study.  [default: a journal beside OUT]")
+@SEED
+@SETTINGS
+@_with_verbosity
+def tune(
+    model: Path | None,
+    probs: Path | None,
+    manifest_path: Path,
+    out: Path,
+    collar: float | None,
+    seed: int,
+    overrides: Sequence[str],
+    **given: Any,
+) -> None:
+    """Stage 7: find the postprocessing with the lowest DER on a development set.
+
+    Writes OUT and, of the same name, a .json with the history of the search. The same command again goes on with the
+    study; run it in several processes at once, and they share the work.
+
+    Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
+    """
+    from sortk.formats import manifest
+    from sortk.scoring.tune import TuneOptions, read_tune_set, tune_file
+
+    if (model is None) == (probs is None):
+        raise click.UsageError("give --model or --probs")
+    if probs is None:
+        raise ValueError("--model: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR")
+    objective = {} if collar is None else {"objective": [{"collar": collar}]}
+    options = _options(TuneOptions, overrides, **objective, **_given(given))
+    tune_file(read_tune_set(manifest.read(manifest_path), probs), options, seed, out)
+
+
 @main.group()
 def score() -> None:
     """Score hypotheses of any system: speakers (der) or words (cpwer, tcpwer, orcwer, wer)."""

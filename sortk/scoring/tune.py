@@ -246,6 +246,16 @@ def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> No
 # Sets from files
 
 
+def tune_file(data: TuneSet, options: TuneOptions, seed: int, out: Path) -> Tuned:
+    """`sortk tune`: writes `out`, and keeps the study beside it for the next run."""
+    tuned = tune(data, options, seed, out.with_name(f"{out.stem}.study.log"))
+    write_tuned(out, tuned, options, seed)
+    for name, der in tuned.presets.items():
+        log.info("preset %-9s DER %6.2f %%", name, 100 * der)
+    log.info("tuned            DER %6.2f %%, %d trials: %s", 100 * tuned.der_after, len(tuned.history), out)
+    return tuned
+
+
 def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
     """The sessions of a manifest with their posteriors, <session>.npy in a folder."""
     return make_tune_set(sessions, {session.session_id: _read_window(session, probs_dir) for session in sessions})
