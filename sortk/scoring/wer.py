@@ -149,8 +149,12 @@ def _hushed() -> Iterator[None]:
 # What is told
 
 
-def describe_settings(report: WerReport) -> dict[str, str | float]:
-    """All that the numbers hang on, and nothing else."""
+def describe_settings(report: WerReport) -> str:
+    """All that the numbers hang on, in a line."""
+    return ", ".join(f"{key} {value}" for key, value in _settings(report).items())
+
+
+def _settings(report: WerReport) -> dict[str, str | float]:
     settings: dict[str, str | float] = {"metric": report.metric}
     if report.metric == "wer":
         settings["style"] = report.options.style
@@ -163,7 +167,7 @@ def describe_settings(report: WerReport) -> dict[str, str | float]:
 def as_json(report: WerReport) -> dict[str, Any]:
     """For `--json`: rates are fractions, null where the reference has no words but the hypothesis has."""
     return {
-        "settings": describe_settings(report),
+        "settings": _settings(report),
         "overall": _counts_as_json(report, report.overall),
         "sessions": {
             session.session_id: {
@@ -195,8 +199,7 @@ def format_report(report: WerReport, style: TableFormat = "text") -> str:
         header.append("assignment")
         rows = [[*row, text] for row, text in zip(rows, [*map(_format_assignment, report.sessions), ""], strict=True)]
     table = format_table(header, rows, style)
-    settings = ", ".join(f"{key} {value}" for key, value in describe_settings(report).items())
-    return table if style == "csv" else f"{settings}\n\n{table}"
+    return table if style == "csv" else f"{describe_settings(report)}\n\n{table}"
 
 
 def _cells(name: str, errors: WordErrors) -> list[str]:

@@ -1,0 +1,219 @@
+"""What a recipe has measured: RESULTS.md with the rows of the paper's tables, and scores.json with everything.
+
+    Table 1   DER of each system without and with postprocessing, by test set and number of speakers
+    Table 2   WER and cpWER of each system, by test set
+    Table 3   the same shape, with the WER of LibriSpeechMix
+
+A row is a system (and its postprocessing), a column what it was measured on. All that a number hangs on is told:
+settings of the scorers below each table, those of the recipe at the end, commit and date at the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sortk.formats.objects import encode
+from sortk.scoring import der_table, wer
+from sortk.scoring.der import DerReport
+from sortk.scoring.der_counts import DerCounts
+from sortk.scoring.tables import format_table, percent
+from sortk.scoring.wer import WerReport
+
+METRICS = {"cpwer": "cpWER", "tcpwer": "tcpWER", "orcwer": "ORC-WER", "wer": "WER"}
+NOT_MEASURED = "-"
+
+Cells = dict[tuple[tuple[str, ...], str], str]
+"""What stands in a row and a column."""
+
+
+@dataclass(frozen=True)
+class DerResult:
+    """Who spoke when, measured once."""
+
+    system: str
+    test_set: str
+    postprocessing: str  # "none", or what was done
+    report: DerReport
+
+
+@dataclass(frozen=True)
+class WerResult:
+    """What was said, measured once."""
+
+    system: str
+    test_set: str
+    report: WerReport
+
+    @property
+    def score(self) -> str:
+        """As the paper calls it."""
+        name = METRICS[self.report.metric]
+        is_special = self.report.metric == "wer" and self.report.options.style != "sorted"
+        return f"{name} ({self.report.options.style})" if is_special else name
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that one run of the recipe has measured; rows and columns stand in the order in which they are given here."""
+
+    recipe: str
+    commit: str
+    date: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe: tables of keys and values
+    der: Sequence[DerResult] = ()
+    wer: Sequence[WerResult] = ()
+
+    def __post_init__(self) -> None:
+        _check_alike((result.test_set, (result.report.options, result.report.uem)) for result in self.der)
+        _check_alike((f"{result.test_set} {result.score}", result.report.options) for result in self.wer)
+        _check_single((result.system, result.postprocessing, result.test_set) for result in self.der)
+        _check_single((result.system, result.score, result.test_set) for result in self.wer)
+
+
+def _check_alike(measured: Iterable[tuple[str, object]]) -> None:
+    """Numbers of one column must have been measured in one way."""
+    known: dict[str, object] = {}
+    for name, settings in measured:
+        if known.setdefault(name, settings) != settings:
+            raise ValueError(f"{name} is scored with different settings: {known[name]} and {settings}; name it twice")
+
+
+def _check_single(keys: Iterable[tuple[str, ...]]) -> None:
+    seen: set[tuple[str, ...]] = set()
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"measured twice: {', '.join(key)}")
+        seen.add(key)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scores.json
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Everything, down to the sessions; rates are fractions."""
+    return {
+        "recipe": results.recipe,
+        "commit": results.commit,
+        "date": results.date,
+        "settings": dict(results.settings),
+        "der": [
+            {
+                "system": result.system,
+                "test_set": result.test_set,
+                "postprocessing": result.postprocessing,
+                **der_table.as_json(result.report),
+            }
+            for result in results.der
+        ],
+        "wer": [
+            {"system": result.system, "test_set": result.test_set, **wer.as_json(result.report)}
+            for result in results.wer
+        ],
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# RESULTS.md
+
+
+def format_results(results: Results) -> str:
+    """The text of RESULTS.md."""
+    parts = [f"# Results of {results.recipe}", f"Commit {results.commit}, {results.date}."]
+    if results.der:
+        parts += ["## Diarization error rate (%)", *_format_der(results.der)]
+    if results.wer:
+        parts += ["## Word error rates (%)", *_format_wer(results.wer)]
+    parts += _format_notes(results)
+    if results.settings:
+        parts += ["## Settings", "\n".join(["```", *_flatten(results.settings), "```"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _format_der(results: Sequence[DerResult]) -> list[str]:
+    cells: Cells = {}
+    for result in results:
+        row = result.system, result.postprocessing
+        cells |= {(row, column): _der(counts) for column, counts in _columns(result).items()}
+    settings = {f"- {result.test_set}: {der_table.describe_settings(result.report)}": None for result in results}
+    parts = [[result.system, result.postprocessing, result.test_set, *_der_parts(result.report)] for result in results]
+    header = ["system", "postprocessing", "test set", "sessions", "hours", "miss", "false alarm", "confusion", "DER"]
+    return [
+        format_table(*_pivot(("system", "postprocessing"), cells), "md"),
+        "\n".join(settings),
+        format_table([*header, "95 % interval", "JER", "right number of speakers"], parts, "md"),
+    ]
+
+
+def _columns(result: DerResult) -> dict[str, DerCounts]:
+    """The test set by number of speakers, and all of it; only the latter if there is just one number."""
+    by_speakers = {n: counts for n, counts in result.report.by_speakers().items() if counts.errors.scored > 0}
+    overall = result.report.overall
+    if len(by_speakers) == 1:
+        return {f"{result.test_set} ({next(iter(by_speakers))} spk)": overall}
+    columns = {f"{result.test_set} {n} spk": counts for n, counts in by_speakers.items()}
+    return {**columns, f"{result.test_set} all": overall}
+
+
+def _der(counts: DerCounts) -> str:
+    return percent(counts.der) if counts.errors.scored > 0 else NOT_MEASURED
+
+
+def _der_parts(report: DerReport) -> list[str]:
+    counts, errors, interval = report.overall, report.overall.errors, report.bootstrap()
+    rates = [percent(errors.rate(seconds)) for seconds in (errors.miss, errors.false_alarm, errors.confusion)]
+    return [
+        str(counts.n_sessions),
+        f"{errors.scored / 3600:.3f}",
+        *(rates if errors.scored > 0 else [NOT_MEASURED] * 3),
+        _der(counts),
+        " to ".join(map(percent, interval)) if interval else NOT_MEASURED,
+        percent(counts.jer) if counts.n_jaccard else NOT_MEASURED,
+        percent(counts.count_accuracy),
+    ]
+
+
+def _format_wer(results: Sequence[WerResult]) -> list[str]:
+    cells: Cells = {
+        ((result.system,), f"{result.test_set} {result.score}"): percent(result.report.overall.rate)
+        for result in results
+    }
+    settings = {f"- {result.test_set}: {wer.describe_settings(result.report)}": None for result in results}
+    parts = [[result.system, result.test_set, result.score, *_wer_parts(result.report)] for result in results]
+    header = ["system", "test set", "score", "sessions", "words", "substituted", "inserted", "deleted", "rate"]
+    return [
+        format_table(*_pivot(("system",), cells), "md"),
+        "\n".join(settings),
+        format_table(header, parts, "md"),
+    ]
+
+
+def _wer_parts(report: WerReport) -> list[str]:
+    errors = report.overall
+    counts = len(report.sessions), errors.words, errors.substitutions, errors.insertions, errors.deletions
+    return [*map(str, counts), percent(errors.rate)]
+
+
+def _pivot(names: Sequence[str], cells: Cells) -> tuple[list[str], list[list[str]]]:
+    """Header and rows; what was not measured is `-`."""
+    rows, columns = (list(dict.fromkeys(keys)) for keys in zip(*cells, strict=True))
+    return [*names, *columns], [[*row, *(cells.get((row, column), NOT_MEASURED) for column in columns)] for row in rows]
+
+
+def _format_notes(results: Results) -> list[str]:
+    measured: list[DerResult | WerResult] = [*results.der, *results.wer]
+    notes = [f"- {result.test_set}, {result.system}: {note}" for result in measured for note in result.report.notes]
+    return ["## Notes", "\n".join(dict.fromkeys(notes))] if notes else []
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`table.key = value`, a line each."""
+    lines = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            lines += _flatten(value, f"{prefix}{key}.")
+        else:
+            lines.append(f"{prefix}{key} = {encode(value)}")
+    return lines
