@@ -1,0 +1,149 @@
+r"""Multi-speaker ASR: Canary, told by Sortformer who speaks (section "Bridging Timestamps and Tokens").
+
+    samples -> LogMel -> FastConformer -> A ----> A / ||A||_2 + Gamma^T P -> Canary's decoder -> tokens
+          \-> Sortformer -> P, who speaks when --/
+
+What is written are sorted serialized transcripts, and P is sorted by arrival, too: so <spk0> goes with kernel 1 from
+the first step on, and plain cross-entropy is all that is needed.
+
+The systems of Table 2, by `supervision` and `adapters`:
+
+    1     none        no diarizer, no kernels: Canary as it is, with speaker tokens (Table 3: MS-Canary)
+    2     frozen      Sortformer as it was trained (Table 3: Sortformer-MS-Canary)
+    3     finetuned   gradients flow through the kernels into Sortformer
+    4     truth       the annotation in training, Sortformer in inference
+    5, 6  frozen      with adapters, everything else frozen; segment or word level is a matter of the transcripts
+
+Names of the weights: `asr.` those of Canary (see canary.py), `diarizer.` those of Sortformer, `kernels.gamma` if
+learned, `adapters.<name of what is adapted>.`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from sortk.models.adapters import Adapters
+from sortk.models.canary import Canary, CanaryOptions
+from sortk.models.features import FeatureOptions
+from sortk.models.frames import FRAME_SECONDS
+from sortk.models.kernels import KernelOptions, SpeakerKernels
+from sortk.models.sortformer import Sortformer, SortformerOptions
+
+Supervision = Literal["none", "frozen", "finetuned", "truth"]
+
+
+@dataclass(frozen=True)
+class MsAsrOptions:
+    """Everything that a multi-speaker ASR model is built from."""
+
+    asr: CanaryOptions = field(default_factory=CanaryOptions)
+    supervision: Supervision = "frozen"
+    n_speakers: int = 4  # K, kernels and speaker tokens; the diarizer's if there is one
+    diarizer: SortformerOptions | None = None  # None: P is given with every clip
+    kernels: KernelOptions = field(default_factory=KernelOptions)
+    adapters: int = 0  # size of their bottleneck; 0: none (the paper: 256)
+
+    def __post_init__(self) -> None:
+        if self.supervision not in get_args(Supervision):
+            known = ", ".join(get_args(Supervision))
+            raise ValueError(f"supervision must be one of {known}, not {self.supervision!r}")
+        if self.adapters < 0:
+            raise ValueError(f"adapters must not be negative, not {self.adapters}")
+        if self.diarizer is not None and self.diarizer.n_speakers != self.n_speakers:
+            raise ValueError(
+                f"the diarizer tells {self.diarizer.n_speakers} speakers apart, but the ASR is for {self.n_speakers}"
+            )
+        if self.supervision in ("none", "truth") or self.diarizer is not None:
+            return
+        raise ValueError(f"supervision {self.supervision!r} needs a diarizer")
+
+    @property
+    def shares_features(self) -> bool:
+        """Whether mel frames serve both models; dither does not count."""
+        return self.diarizer is not None and _undithered(self.asr.features) == _undithered(self.diarizer.features)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> MsAsrOptions:
+        """The inverse of `to_json`; a field that is left out has its default."""
+        try:
+            built = dict(fields)
+            built["asr"] = CanaryOptions.from_json(built.get("asr", {}))
+            if built.get("diarizer") is not None:
+                built["diarizer"] = SortformerOptions.from_json(built["diarizer"])
+            built["kernels"] = KernelOptions(**built.get("kernels", {}))
+            return cls(**built)
+        except TypeError as error:
+            raise ValueError(f"not the options of a multi-speaker ASR: {error}") from None
+
+
+def _undithered(features: FeatureOptions) -> FeatureOptions:
+    return replace(features, dither=0.0)
+
+
+class MsAsr(nn.Module):
+    """Speech of several speakers to a sorted serialized transcript."""
+
+    def __init__(self, options: MsAsrOptions) -> None:
+        super().__init__()
+        self.options = options
+        supervised = options.supervision != "none"
+        self.asr = Canary(options.asr)
+        self.diarizer = Sortformer(options.diarizer) if supervised and options.diarizer is not None else None
+        d_model = options.asr.encoder.d_model
+        self.kernels = SpeakerKernels(options.kernels, options.n_speakers, d_model) if supervised else None
+        self.adapters = Adapters(self.asr, options.adapters) if options.adapters else None
+
+    @property
+    def frozen_parts(self) -> tuple[str, ...]:
+        """Names of the parts that do not learn."""
+        asr = ("asr",) if self.adapters is not None else ()
+        is_fixed = self.diarizer is not None and self.options.supervision != "finetuned"
+        return asr + (("diarizer",) if is_fixed else ())
+
+    def forward(
+        self, samples: Tensor, lengths: Tensor | None, tokens: Tensor, speaker_probs: Tensor | None = None
+    ) -> Tensor:
+        """(batch, samples) at 16 kHz, (batch,) or None, (batch, n) -> (batch, n, n_tokens) logits."""
+        states, lengths = self.encode(samples, lengths, speaker_probs)
+        logits: Tensor = self.asr.decoder(tokens, states, lengths)
+        return logits
+
+    def encode(
+        self,
+        samples: Tensor,
+        lengths: Tensor | None = None,
+        speaker_probs: Tensor | None = None,
+        frame_seconds: float = FRAME_SECONDS,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, samples), (batch,) -> what the decoder attends to, (batch, frames, d_model), and (batch,) frames.
+
+        With `speaker_probs`, P of (batch, frames of `frame_seconds`, speakers), the diarizer is not asked.
+        """
+        mel, mel_lengths = self.asr.features(samples, lengths)
+        encoded, n_frames = self.asr.encoder(mel, mel_lengths)
+        if self.kernels is not None:
+            if speaker_probs is None:
+                heard = (mel, mel_lengths) if self.options.shares_features else None
+                speaker_probs = self.diarize(samples, lengths, heard)
+            encoded = self.kernels(encoded, speaker_probs, frame_seconds)
+        return self.asr.project(encoded, n_frames), n_frames
+
+    def diarize(
+        self, samples: Tensor, lengths: Tensor | None = None, heard: tuple[Tensor, Tensor | None] | None = None
+    ) -> Tensor:
+        """P: (batch, frames, speakers); `heard` are the mel frames, if the diarizer's are the same."""
+        if self.diarizer is None:
+            raise ValueError("this model has no diarizer inside: give a trained one, or posteriors")
+        learns = self.options.supervision == "finetuned" and torch.is_grad_enabled()
+        with torch.set_grad_enabled(learns):
+            mel, mel_lengths = self.diarizer.features(samples, lengths) if heard is None else heard
+            frames, n_frames = self.diarizer.encoder.subsample(mel, mel_lengths)
+            return self.diarizer.diarize_frames(frames, n_frames).speaker_probs
