@@ -24,7 +24,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
-from sortk.models.frames import key_bias, valid_frames
+from sortk.models.frames import key_bias, sinusoids, valid_frames
 
 QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores never exist as a whole
 
@@ -185,18 +185,15 @@ class RelativeAttention(nn.Module):
             blocks.append(block.transpose(1, 2))
         return torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
 
-    def project_positions(self, sinusoids: Tensor) -> Tensor:
+    def project_positions(self, distances: Tensor) -> Tensor:
         """W r: (2 frames, d_model) -> (heads, d_k, 2 frames)."""
-        projected: Tensor = self.linear_pos(sinusoids)
-        return projected.view(len(sinusoids), self.n_heads, -1).permute(1, 2, 0)
+        projected: Tensor = self.linear_pos(distances)
+        return projected.view(len(distances), self.n_heads, -1).permute(1, 2, 0)
 
 
 def relative_sinusoids(n_frames: int, d_model: int, device: torch.device) -> Tensor:
     """r: (2 n_frames, d_model), of the distances n_frames - 1 down to -n_frames; sine and cosine interleaved."""
-    distance = torch.arange(n_frames - 1, -n_frames - 1, -1, device=device, dtype=torch.float32)
-    exponent = torch.arange(0, d_model, 2, device=device, dtype=torch.float32)
-    angle = distance[:, None] * torch.exp(exponent * (-math.log(10000.0) / d_model))
-    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)
+    return sinusoids(torch.arange(n_frames - 1, -n_frames - 1, -1, device=device), d_model)
 
 
 def shift_relative(scores: Tensor, n_keys: int) -> Tensor:
@@ -365,7 +362,7 @@ class FastConformer(nn.Module):
             cast(ConformerLayer, layer).conv.fold_batch_norm()
 
     def _project_by_layer(self, n_frames: int, device: torch.device) -> Iterator[Tensor | None]:
-        sinusoids = relative_sinusoids(n_frames, self.options.d_model, device)
+        distances = relative_sinusoids(n_frames, self.options.d_model, device)
         for layer in self.layers:
             attention = cast(ConformerLayer, layer).self_attn
-            yield attention.project_positions(sinusoids) if self.options.positions else None
+            yield attention.project_positions(distances) if self.options.positions else None

@@ -5,6 +5,7 @@ Lengths are a (batch,) tensor, or None when nothing is padded: then no mask is b
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -37,6 +38,13 @@ def key_bias(valid: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         return None
     # The softmax of it is 0, and unlike -inf it gives no NaN for a clip without any frame.
     return torch.zeros_like(valid, dtype=dtype).masked_fill(~valid, -1e4)[:, None, None]
+
+
+def sinusoids(places: Tensor, d_model: int) -> Tensor:
+    """(n,) -> (n, d_model): sine and cosine, interleaved, of each place at ever lower frequencies."""
+    exponent = torch.arange(0, d_model, 2, device=places.device, dtype=torch.float32)
+    angle = places.float()[:, None] * torch.exp(exponent * (-math.log(10000.0) / d_model))
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)
 
 
 class SpeakerOutput(NamedTuple):

@@ -1,17 +1,19 @@
 """The Transformer encoder on top of FastConformer (18 layers of 192 in the paper).
 
-It adds no positions of its own, so it is equivariant to any permutation of the frames (Appendix F): the order of
-arrival reaches it only through the FastConformer below.
+As in the paper it adds no positions of its own, so it is equivariant to any permutation of the frames (Appendix F): the
+order of arrival reaches it only through the FastConformer below. A small model learns to sort several times sooner when
+it is told the place of each frame (`positions`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.models.frames import key_bias, valid_frames
+from sortk.models.frames import key_bias, sinusoids, valid_frames
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class TransformerOptions:
     n_heads: int = 8
     d_inner: int = 768  # of the feed-forward layers
     dropout: float = 0.5
+    positions: bool = False  # add the sinusoids of each frame's place to the input
     pre_norm: bool = False  # normalise before each sub-layer and at the end (Canary), not after each (Sortformer)
 
     def __post_init__(self) -> None:
@@ -94,12 +97,15 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
+        self.positions = options.positions
         self.layers = nn.ModuleList(TransformerLayer(options) for _ in range(options.n_layers))
         self.norm_out = nn.LayerNorm(options.d_model) if options.pre_norm else nn.Identity()
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(batch, frames, d_model), (batch,) -> (batch, frames, d_model)."""
         valid = valid_frames(lengths, x.shape[1])
+        if self.positions:
+            x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
         for layer in self.layers:
             x = layer(x, valid)
         out: Tensor = self.norm_out(x)
