@@ -487,6 +487,7 @@ def import_nemo(file: Path, out: Path) -> None:
 @click.option("--trials", type=int, help="Of the study in the end, earlier runs included.  [default: 200]")
 @click.option("--collar", type=float, help="Seconds on EACH side of a boundary not scored.  [default: 0.25]")
 @click.option("--storage", metavar="URL", help="A database for the study.  [default: a journal beside OUT]")
+@click.option("--device", help="Where the model runs: cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @SEED
 @SETTINGS
 @_with_verbosity
@@ -496,6 +497,7 @@ def tune(
     manifest_path: Path,
     out: Path,
     collar: float | None,
+    device: str | None,
     seed: int,
     overrides: Sequence[str],
     **given: Any,
@@ -508,15 +510,17 @@ def tune(
     Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
     """
     from sortk.formats import manifest
-    from sortk.scoring.tune import TuneOptions, read_tune_set, tune_file
+    from sortk.scoring.tune import TuneOptions, hear_sessions, name_cache, read_tune_set, tune_file
 
-    if (model is None) == (probs is None):
-        raise click.UsageError("give --model or --probs")
-    if probs is None:
-        raise ValueError("--model: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR")
     objective = {} if collar is None else {"objective": [{"collar": collar}]}
     options = _options(TuneOptions, overrides, **objective, **_given(given))
-    tune_file(read_tune_set(manifest.read(manifest_path), probs), options, seed, out)
+    sessions = manifest.read(manifest_path)
+    if model is not None and probs is None:
+        probs = name_cache(out, model, sessions)
+        hear_sessions(model, sessions, probs, device)
+    elif model is not None or probs is None:
+        raise click.UsageError("give either --model or --probs")
+    tune_file(read_tune_set(sessions, probs), options, seed, out)
 
 
 @main.group()

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from sortk.formats.annotation import annotated, session_regions
-from sortk.formats.files import FormatError, atomic_text
+from sortk.formats.files import FormatError, atomic_text, quote
 from sortk.inference.postprocess import (
     FRAME_SECONDS,
     PRESETS,
@@ -176,7 +177,6 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
 def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
     from optuna.distributions import FloatDistribution  # noqa: PLC0415 - only tuning needs it
     from optuna.trial import TrialState  # noqa: PLC0415
-    from tqdm import tqdm  # noqa: PLC0415
 
     space = {name: FloatDistribution(low, high) for name, (low, high) in SPACE.items()}
     known = [
@@ -189,7 +189,7 @@ def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
     n_finished = len(_finished(study))
     if n_finished:
         log.info("the study has %d finished trials", n_finished)
-    with tqdm(total=n_trials, initial=min(n_finished, n_trials), desc="trials", disable=None) as bar:
+    with tqdm(total=n_trials, initial=min(n_finished, n_trials), desc="trials", disable=None, leave=False) as bar:
         while n_finished < n_trials:
             trial = study.ask(dict(space))
             study.tell(trial, objective(Postprocess(**trial.params)))
@@ -254,6 +254,35 @@ def tune_file(data: TuneSet, options: TuneOptions, seed: int, out: Path) -> Tune
         log.info("preset %-9s DER %6.2f %%", name, 100 * der)
     log.info("tuned            DER %6.2f %%, %d trials: %s", 100 * tuned.der_after, len(tuned.history), out)
     return tuned
+
+
+def hear_sessions(model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None) -> None:
+    """Posteriors of a diarizer as <session>.npy, of those sessions whose file is not there yet."""
+    from sortk.inference.diarize import load, save_posteriors  # noqa: PLC0415 - torch
+
+    for session in sessions:
+        if Path(session.session_id).name != session.session_id:
+            raise ValueError(f"session id {quote(session.session_id)} cannot be the name of a file")
+    unheard = [session for session in sessions if not (folder / f"{session.session_id}.npy").is_file()]
+    if not unheard:
+        return
+    heard = load(model, device=device).hear(unheard)
+    for session, probs in tqdm(heard, total=len(unheard), desc="posteriors", disable=None, leave=False):
+        save_posteriors(folder / f"{session.session_id}.npy", probs)
+
+
+def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:
+    """Where posteriors are kept between runs: beside `out`, another folder for another model or other audio."""
+    digest = hashlib.sha256()
+    for path in sorted(model.rglob("*")) if model.is_dir() else [model]:
+        if path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    for session in sessions:
+        facts = session.audio_path.stat()
+        window = (session.session_id, session.offset, session.duration)
+        digest.update(repr((*window, str(session.audio_path), facts.st_size, facts.st_mtime_ns)).encode())
+    return out.with_name(f"{out.stem}.probs-{digest.hexdigest()[:12]}")
 
 
 def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
