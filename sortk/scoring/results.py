@@ -139,7 +139,7 @@ def _format_der(results: Sequence[DerResult]) -> list[str]:
         cells |= {(row, column): _der(counts) for column, counts in _columns(result).items()}
     settings = {f"- {result.test_set}: {der_table.describe_settings(result.report)}": None for result in results}
     parts = [[result.system, result.postprocessing, result.test_set, *_der_parts(result.report)] for result in results]
-    header = ["system", "postprocessing", "test set", "sessions", "hours", "miss", "false alarm", "confusion", "DER"]
+    header = ["system", "postprocessing", "test set", "sessions", "scored h", "miss", "false alarm", "confusion", "DER"]
     return [
         format_table(*_pivot(("system", "postprocessing"), cells), "md"),
         "\n".join(settings),
