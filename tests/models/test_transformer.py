@@ -20,6 +20,12 @@ def test_it_is_permutation_equivariant(pre_norm: bool) -> None:
     torch.testing.assert_close(encoder(x[:, permutation]), encoder(x)[:, permutation], atol=1e-5, rtol=0)
 
 
+def test_with_positions_the_order_matters() -> None:
+    encoder = TransformerEncoder(TransformerOptions(16, 2, 4, 32, positions=True)).eval()
+    same = encoder(torch.zeros(1, 9, 16))[0]  # frames that differ in nothing but their place
+    assert torch.cdist(same, same).fill_diagonal_(1.0).min() > 1e-2
+
+
 def test_a_padded_batch_equals_each_clip_alone() -> None:
     encoder, x = TransformerEncoder(SMALL).eval(), torch.randn(3, 9, 16)
     together = encoder(x, torch.tensor([9, 4, 1]))
