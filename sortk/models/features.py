@@ -50,10 +50,12 @@ class LogMel(nn.Module):
     def __init__(self, options: FeatureOptions) -> None:
         super().__init__()
         self.options = options
-        window = torch.hann_window(WINDOW_SAMPLES, periodic=False)
+        device = torch.get_default_device()
+        with torch.device("cpu"):  # on the meta device, where models are built to be loaded, this takes two seconds
+            window, filters = torch.hann_window(WINDOW_SAMPLES, periodic=False), mel_filters(options.n_mels)
         # Constants, not weights: a checkpoint need not hold them.
-        self.register_buffer("window", window, persistent=False)
-        self.register_buffer("filters", mel_filters(options.n_mels), persistent=False)
+        self.register_buffer("window", window.to(device), persistent=False)
+        self.register_buffer("filters", filters.to(device), persistent=False)
 
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """(batch, samples), (batch,) -> (batch, mel frames, n_mels), 0 on padding, and (batch,) valid mel frames."""
