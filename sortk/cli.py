@@ -332,7 +332,7 @@ def _options(options: type, overrides: Sequence[str], **given: Any) -> Any:
 @click.option("--manifest", "manifest_path", type=FILE, required=True, help="The sessions to clean.")
 @OUT
 @click.option("--sad", type=click.Choice(["silero", "none"]), help="What refines boundaries.  [default: silero]")
-@click.option("--diarizer", help="A trained model whose posteriors refine boundaries too.")
+@click.option("--diarizer", type=FILE, help="A trained model whose posteriors refine boundaries too.")
 @click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
 @LANGUAGE
 @SETTINGS
@@ -343,7 +343,7 @@ def clean(
     manifest_path: Path,
     out: Path,
     sad: str | None,
-    diarizer: str | None,
+    diarizer: Path | None,
     probs: Path | None,
     lang: str | None,
     rule: str | None,
@@ -363,13 +363,11 @@ def clean(
     from sortk.prepare.timestamps import TimestampOptions
     from sortk.stages import clean_folder
 
-    if diarizer is not None:
-        raise ValueError(
-            "--diarizer: this version of sortk cannot run a diarizer; give its posteriors with --probs DIR"
-        )
+    if diarizer is not None and probs is not None:
+        raise click.UsageError("give --diarizer or --probs, not both")
     options = _options(CleanOptions, overrides, **_given({"sad": sad}))
     words = _options(TimestampOptions, [], **_given({"lang": lang, "rule": rule}))
-    clean_folder(manifest_path, options, words, probs, out, choose_cluster(cluster, nj), force)
+    clean_folder(manifest_path, options, words, probs, diarizer, out, choose_cluster(cluster, nj), force)
 
 
 @main.command()
@@ -521,6 +519,79 @@ def tune(
     elif model is not None or probs is None:
         raise click.UsageError("give either --model or --probs")
     tune_file(read_tune_set(sessions, probs), options, seed, out)
+
+
+@main.command()
+@click.argument("files", type=FILE, nargs=-1, metavar="FILE...")
+@click.option("--model", type=FILE, required=True, help="A model folder, or a .nemo file.")
+@click.option("--postprocess", metavar="TOML|PRESET", help="A postprocess.toml, or none, callhome, dihard3.  [none]")
+@click.option("--out-dir", type=FILE, help="Write <name>.rttm here, not to standard output.")
+@click.option(
+    "--streaming",
+    is_flag=False,
+    flag_value="own",
+    metavar="[PRESET]",
+    help="Hear recordings step by step, with a latency of 0.32, 1.04, 10 or 30.4 s.  [the model's own, or 10]",
+)
+@click.option("--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this.")
+@click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
+@click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
+@click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
+@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@_with_verbosity
+def diarize(
+    files: Sequence[Path],
+    model: Path,
+    postprocess: str | None,
+    out_dir: Path | None,
+    streaming: str | None,
+    max_speakers: int | None,
+    int8: bool,
+    probs: bool,
+    plot: bool,
+    device: str | None,
+) -> None:
+    """Find out who spoke when.
+
+    FILE is an audio file, a folder of them, a manifest, or `-`: raw samples from standard input (signed 16 bits, 16
+    kHz, mono), whose lines are printed as they become final. Recordings of any length, rate and number of channels
+    will do; beyond ten minutes they are heard step by step, in bounded memory.
+
+    Example: sortk diarize meeting.wav --model diar_sortformer.nemo > meeting.rttm
+    """
+    from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
+    from sortk.inference.streaming import PRESETS
+    from sortk.stages import DiarizeOutputs, diarize_files, diarize_live
+
+    if streaming not in (None, OWN_STEPS, *PRESETS):  # `--streaming FILE`, as if FILE were a preset
+        if streaming != "-" and not Path(str(streaming)).exists():
+            raise click.BadParameter(f"{streaming!r} is none of {', '.join(PRESETS)}", param_hint="--streaming")
+        files, streaming = [Path(str(streaming)), *files], OWN_STEPS
+    if not files:
+        raise click.UsageError("give a FILE, or `-` for standard input")
+    live = Path("-") in files
+    if live and (len(files) > 1 or out_dir):
+        raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    if out_dir is None and (probs or plot):
+        raise click.UsageError("--probs and --plot need --out-dir")
+    options = DiarizeOptions(
+        streaming=streaming or (OWN_STEPS if live else None),
+        max_speakers=max_speakers,
+        postprocess=choose_postprocess(postprocess),
+    )
+    diarizer = load(model, options, device, int8)
+    if live:
+        diarize_live(diarizer, sys.stdin.buffer)
+        return
+    errors: list[Exception] = []
+
+    def tell(error: Exception) -> None:
+        click.echo(f"sortk: {_sentence(error)}", err=True)
+        errors.append(error)
+
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot), tell)
+    if errors:
+        sys.exit(1)
 
 
 @main.group()

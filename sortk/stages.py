@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from dataclasses import replace
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
@@ -22,8 +26,11 @@ from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_sst
 from sortk.prepare.timestamps import TimestampOptions
-from sortk.records import RunJobs, Session
+from sortk.records import RunJobs, Segment, Session
 from sortk.training.options import TrainDiarOptions
+
+if TYPE_CHECKING:
+    from sortk.inference.diarize import Diarizer
 
 log = logging.getLogger(__name__)
 
@@ -233,18 +240,27 @@ def clean_folder(
     options: CleanOptions,
     words: TimestampOptions,
     probs_dir: Path | None,
+    diarizer: Path | None,
     out: Path,
     run_jobs: RunJobs,
     force: bool,
 ) -> None:
-    """`sortk clean`."""
+    """`sortk clean`; with a diarizer, its posteriors are made first, into probs/."""
     from sortk.formats import manifest
+    from sortk.formats.files import files_in
     from sortk.prepare.clean import clean_sets
 
     def work(partial: Path) -> None:
-        clean_sets({"manifest": manifest.read(manifest_path)}, options, words, partial, run_jobs, probs_dir)
+        sessions, heard = manifest.read(manifest_path), probs_dir
+        if diarizer:
+            from sortk.inference.diarize import load, write_posteriors
 
-    settings = dataclasses.asdict(options) | dataclasses.asdict(words) | {"probs": probs_dir and str(probs_dir)}
+            heard = partial / "probs"
+            write_posteriors(load(diarizer), sessions, heard)
+        clean_sets({"manifest": sessions}, options, words, partial, run_jobs, heard)
+
+    settings = dataclasses.asdict(options) | dataclasses.asdict(words)
+    settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
     inputs = {manifest_path.name: hash_file(manifest_path)}
     if manifest_path.is_file():
         named = [
@@ -253,6 +269,8 @@ def clean_folder(
         inputs["files that it names"] = hash_files(sorted({path for path in named if path}))
     if probs_dir:
         inputs[probs_dir.name] = hash_file(probs_dir)
+    if diarizer:
+        inputs["diarizer"] = hash_files(files_in(diarizer, ".json", ".safetensors"))
     build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
 
 
@@ -309,6 +327,65 @@ def train_diar_folder(
     }
     identity = Identity("sortk train-diar", settings, inputs)
     build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
+@dataclass(frozen=True)
+class DiarizeOutputs:
+    """What `sortk diarize` writes of each recording: RTTM, to standard output if there is no folder, and what else."""
+
+    folder: Path | None = None
+    probs: bool = False
+    plot: bool = False
+
+    def write(self, session: Session, segments: Sequence[Segment], probs: Any) -> None:
+        from sortk.formats import rttm
+        from sortk.formats.files import atomic_text
+        from sortk.inference.diarize import posteriors_path, save_posteriors
+        from sortk.report.timeline import draw_timeline
+
+        if self.folder is None:
+            sys.stdout.writelines(rttm.format_lines(segments))
+            sys.stdout.flush()
+            return
+        path = posteriors_path(self.folder, session)
+        rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
+        if self.probs:
+            save_posteriors(path, probs)
+        if self.plot:
+            with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
+                file.write(draw_timeline(segments, title=session.session_id))
+
+
+def diarize_files(
+    diarizer: Diarizer, paths: Sequence[Path], outputs: DiarizeOutputs, on_error: Callable[[Exception], None]
+) -> None:
+    """`sortk diarize`."""
+    from tqdm import tqdm
+
+    from sortk.inference.diarize import count_seconds, find_sessions
+    from sortk.inference.postprocess import FRAME_SECONDS
+
+    sessions = find_sessions(paths)
+    began, n_done, n_frames = time.monotonic(), 0, 0
+    bar = tqdm(total=round(count_seconds(sessions)), desc="diarize", unit=" s", disable=None, leave=False)
+    with bar:
+        for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
+            outputs.write(session, diarizer.find_segments(session, probs), probs)
+            n_done, n_frames = n_done + 1, n_frames + len(probs)
+    spent, seconds = time.monotonic() - began, n_frames * FRAME_SECONDS
+    log.info("%d of %d recordings, %.1f s of audio in %.1f s", n_done, len(sessions), seconds, spent)
+    if seconds:
+        log.info("real-time factor %.4f", spent / seconds)
+
+
+def diarize_live(diarizer: Diarizer, file: BinaryIO) -> None:
+    """`sortk diarize -`: raw samples from a pipe; a line as soon as it is final."""
+    from sortk.formats import rttm
+    from sortk.inference.live import diarize_pcm
+
+    for segment in diarize_pcm(diarizer, file):
+        sys.stdout.writelines(rttm.format_lines([segment]))
+        sys.stdout.flush()
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,15 +34,18 @@ from sortk.inference.load import LoadedDiarizer, load_diarizer
 from sortk.inference.mel import subsample_by_blocks
 from sortk.inference.memory import keep_freed_memory
 from sortk.inference.positions import PositionCache
-from sortk.inference.postprocess import Postprocess, find_segments, name_segments
+from sortk.inference.postprocess import PRESETS as POSTPROCESS_PRESETS
+from sortk.inference.postprocess import Postprocess, find_segments, name_segments, read_postprocess
 from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
 from sortk.models.eend import Eend
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_frames
 from sortk.models.sortformer import Sortformer
+from sortk.prepare.timestamps import check_file_name
 from sortk.records import Segment, Session
 
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 OnError = Callable[[Session, Exception], None]
+OnHeard = Callable[[float], object]  # told how many more seconds of audio are done
 
 LONG = StreamingOptions(chunk=840, right_context=40, fifo=40, update_period=300)
 """Steps for recordings that are too long to be heard as a whole, whose latency does not matter: with cache and contexts
@@ -109,14 +112,14 @@ class Diarizer:
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
     def hear(
-        self, sessions: Sequence[Session], on_error: OnError | None = None
+        self, sessions: Sequence[Session], on_error: OnError | None = None, on_heard: OnHeard = float
     ) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order.
 
         With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
         """
         for first in range(0, len(sessions), POOL):
-            yield from self._hear_pool(sessions[first : first + POOL], on_error or _raise)
+            yield from self._hear_pool(sessions[first : first + POOL], on_error or _raise, on_heard)
 
     def hear_samples(self, samples: Samples) -> Posteriors:
         """(samples,) at 16 kHz -> (frames, speakers)."""
@@ -145,26 +148,29 @@ class Diarizer:
             return True
         return self.options.streaming is None and n_samples <= self.options.whole_seconds * SAMPLE_RATE
 
-    def _hear_pool(self, sessions: Sequence[Session], on_error: OnError) -> Iterator[tuple[Session, Posteriors]]:
+    def _hear_pool(
+        self, sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
+    ) -> Iterator[tuple[Session, Posteriors]]:
         found: dict[int, Posteriors] = {}
         whole = []
-        for index, session in enumerate(sessions):
+        for place, session in enumerate(sessions):
             with _caught(session, on_error):
-                n_samples = round(_measure_seconds(session) * SAMPLE_RATE)
+                n_samples = round(measure_seconds(session) * SAMPLE_RATE)
                 if self._is_whole(n_samples):
-                    whole.append(_Length(n_samples, index))
+                    whole.append(_Length(n_samples, place))
                 else:
                     blocks = audio.read_blocks(session.audio_path, session.offset, session.duration)
-                    found[index] = self._hear_steps(blocks)
+                    found[place] = self._hear_steps(blocks, on_heard)
         for batch in self._split_batches(sorted(whole)):
             clips = {}
             for length in batch:
-                with _caught(sessions[length.place], on_error):
-                    session = sessions[length.place]
+                session = sessions[length.place]
+                with _caught(session, on_error):
                     clips[length.place] = audio.read(session.audio_path, session.offset, session.duration)
             found |= zip(clips, self._hear_together(list(clips.values())), strict=True)
-        for index in sorted(found):
-            yield sessions[index], found[index]
+            on_heard(sum(map(len, clips.values())) / SAMPLE_RATE)
+        for place in sorted(found):
+            yield sessions[place], found[place]
 
     def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
         """Neighbours in the order of length, as many as may be padded to the longest of them."""
@@ -199,9 +205,12 @@ class Diarizer:
         n_frames = None if lengths is None else count_frames(lengths)
         return self.model.diarize_frames(frames, n_frames, self._positions.find(frames.shape[1], frames.device))
 
-    def _hear_steps(self, blocks: Iterable[Samples]) -> Posteriors:
+    def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = float) -> Posteriors:
         stream = self.stream()
-        steps = [stream.hear(torch.from_numpy(block)[None]) for block in blocks]
+        steps = []
+        for block in blocks:
+            steps.append(stream.hear(torch.from_numpy(block)[None]))
+            on_heard(len(block) / SAMPLE_RATE)
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
         return self.limit_speakers(probs.float().cpu().numpy())
 
@@ -240,10 +249,19 @@ def _choose_steps(wanted: str | StreamingOptions, own: StreamingOptions | None) 
     return PRESETS[wanted]
 
 
-def _measure_seconds(session: Session) -> float:
+def measure_seconds(session: Session) -> float:
     """How long a session is, by the header of its audio."""
     seconds = audio.info(session.audio_path).seconds - session.offset
     return seconds if session.duration is None else min(seconds, session.duration)
+
+
+def count_seconds(sessions: Iterable[Session]) -> float:
+    """How long all sessions are whose audio can be read."""
+    seconds = 0.0
+    for session in sessions:
+        with suppress(ValueError, OSError):
+            seconds += measure_seconds(session)
+    return seconds
 
 
 @contextmanager
@@ -256,6 +274,13 @@ def _caught(session: Session, on_error: OnError) -> Iterator[None]:
 
 def _raise(_session: Session, error: Exception) -> None:
     raise error
+
+
+def choose_postprocess(text: str | None) -> Postprocess:
+    """A preset by its name, or the options in a postprocess.toml; those that change nothing for None."""
+    if text is None:
+        return Postprocess()
+    return POSTPROCESS_PRESETS[text] if text in POSTPROCESS_PRESETS else read_postprocess(Path(text))
 
 
 def name_session(path: Path) -> Session:
@@ -281,6 +306,17 @@ def _sessions_of(path: Path) -> list[Session]:
         return manifest.read(path)
     suffixes = (*audio.SUFFIXES, *(suffix.upper() for suffix in audio.SUFFIXES))
     return [name_session(file) for file in files_in(path, *suffixes)]
+
+
+def write_posteriors(diarizer: Diarizer, sessions: Sequence[Session], folder: Path) -> None:
+    """FOLDER/<session>.npy of each session that has none yet."""
+    missing = [s for s in sessions if not posteriors_path(folder, s).is_file()]
+    for session, probs in diarizer.hear(missing):
+        save_posteriors(posteriors_path(folder, session), probs)
+
+
+def posteriors_path(folder: Path, session: Session) -> Path:
+    return folder / f"{check_file_name(session.session_id)}.npy"
 
 
 def save_posteriors(path: Path, probs: Posteriors) -> None:

@@ -1,0 +1,113 @@
+"""A recording while it is made: raw samples in, segments out as soon as nothing to come can change them.
+
+Speech is settled by silence. Postprocessing joins what padding and the least duration of a gap bring together, and
+nothing that is further apart; so behind a silence longer than these, all that came before is final. Each speaker's
+posteriors are kept from the last such silence on, and are cut there. The segments are those that the whole would have,
+in their own order: when they become final, not when they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sortk.inference.diarize import Diarizer, Posteriors
+from sortk.inference.postprocess import (
+    FRAME_SECONDS,
+    SILENCE,
+    UNIT_SECONDS,
+    PosteriorRows,
+    Postprocess,
+    find_all_segments,
+)
+from sortk.records import Segment
+
+BYTES_PER_SAMPLE = 2
+READ_BYTES = 1 << 16  # at most so many at a time: two seconds
+
+
+def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -> Iterator[Segment]:
+    """The segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
+    stream, settled = diarizer.stream(), SettledSegments(session_id, diarizer.options.postprocess)
+    for samples in _read_pcm(file):
+        probs = stream.hear(torch.from_numpy(samples)[None])
+        yield from settled.hear(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
+    yield from settled.hear(diarizer.limit_speakers(stream.finish()[0].float().cpu().numpy()))
+    yield from settled.finish()
+
+
+def _read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
+    """What is there, as soon as it is there; a last half sample is dropped."""
+    read = getattr(file, "read1", file.read)  # a pipe's `read` would wait until it has all bytes
+    rest = b""
+    while piece := read(READ_BYTES):
+        known = rest + piece
+        n_whole = len(known) // BYTES_PER_SAMPLE * BYTES_PER_SAMPLE
+        yield np.frombuffer(known[:n_whole], "<i2").astype(np.float32) / np.float32(32768)
+        rest = known[n_whole:]
+
+
+class SettledSegments:
+    """Posteriors in, a piece at a time; final segments out."""
+
+    def __init__(self, session_id: str, options: Postprocess) -> None:
+        self._session_id, self._options = session_id, options
+        joined_seconds = max(options.pad_onset, 0) + max(options.pad_offset, 0) + options.min_duration_off
+        self._n_settling = int(joined_seconds / FRAME_SECONDS) + 2  # frames of silence that nothing bridges
+        self._speakers: list[_Speaker] = []
+
+    def hear(self, probs: Posteriors) -> list[Segment]:
+        """(frames, speakers) that follow on those before -> the segments that are final now."""
+        self._speakers = self._speakers or [_Speaker() for _ in range(probs.shape[1])]
+        found = []
+        for index, (speaker, column) in enumerate(zip(self._speakers, probs.T, strict=True)):
+            speaker.probs = np.concatenate([speaker.probs, column])
+            found += self._settle(index, speaker.end_of_silence(self._options, self._n_settling))
+        return found
+
+    def finish(self) -> list[Segment]:
+        """The recording has ended: what is left."""
+        return [
+            segment
+            for index, speaker in enumerate(self._speakers)
+            for segment in self._settle(index, len(speaker.probs))
+        ]
+
+    def _settle(self, index: int, n_frames: int) -> list[Segment]:
+        speaker = self._speakers[index]
+        settled, speaker.probs = speaker.probs[:n_frames], speaker.probs[n_frames:]
+        first, speaker.n_settled = speaker.n_settled, speaker.n_settled + n_frames
+        if n_frames == 0:
+            return []
+        # One row that begins where the settled frames lie in the recording: times are rounded as those of the whole.
+        silence = np.full(1, SILENCE, np.float32)
+        rows = PosteriorRows(
+            values=np.concatenate([silence, settled, silence]),
+            first_frame=np.array([1 - first, n_frames + 2]),
+            session=np.zeros(1, np.int64),
+            speaker=np.full(1, index),
+            n_units=round(FRAME_SECONDS / UNIT_SECONDS),
+        )
+        found = find_all_segments(rows, self._options)
+        times = zip(found.start.tolist(), found.end.tolist(), strict=True)
+        return [Segment(self._session_id, f"speaker_{index}", start, end) for start, end in times]
+
+
+class _Speaker:
+    """What is not settled of one speaker."""
+
+    def __init__(self) -> None:
+        self.probs = np.zeros(0, np.float32)
+        self.n_settled = 0  # frames before
+
+    def end_of_silence(self, options: Postprocess, n_settling: int) -> int:
+        """Where the last silence of at least `n_settling` frames ends; 0 if there is none."""
+        silent = (self.probs < np.float32(options.offset)) & ~(self.probs > np.float32(options.onset))
+        edges = np.diff(np.concatenate([[False], silent, [False]]).astype(np.int8))
+        first, stop = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
+        long = np.flatnonzero(stop - first >= n_settling)
+        return int(stop[long[-1]]) if len(long) else 0
