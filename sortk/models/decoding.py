@@ -178,10 +178,12 @@ class _Beams:
 class Vocabulary(Protocol):
     """What a tokenizer tells about its tokens (`formats.tokens.Tokenizer` does)."""
 
-    n_tokens: int
     end: int
-    speakers: Sequence[int]  # <spk0>, <spk1>, ...
     change: int | None  # <cs>
+
+    @property
+    def speakers(self) -> Sequence[int]:
+        """<spk0>, <spk1>, ..."""
 
     @property
     def word_tokens(self) -> Sequence[int]:

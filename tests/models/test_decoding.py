@@ -133,11 +133,10 @@ def test_bad_options_are_errors() -> None:
 # Nothing but SST
 
 
-@dataclass(frozen=True)
+@dataclass
 class Words:
     """end, pad, <spk0>, <spk1>, <spk2>, two that begin a word, one that goes on, one that only says so, <cs>."""
 
-    n_tokens: int = 10
     end: int = END
     speakers: tuple[int, ...] = (2, 3, 4)
     change: int | None = 9
