@@ -14,6 +14,7 @@ from torch import Tensor
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
+from sortk.inference.memory import give_back_freed_memory
 from sortk.inference.streaming import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.features import LogMel
@@ -61,6 +62,11 @@ def import_nemo(path: Path, out: Path) -> None:
     """`sortk import-nemo`: a `.nemo` file as a model folder, which appears only if all is well."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise FileExistsError(f"{out}: is there already; remove it, or give another folder")
+    _convert_file(path, out)
+    give_back_freed_memory()
+
+
+def _convert_file(path: Path, out: Path) -> None:
     converted = _read_nemo(path)
     save_model(out, converted.weights, converted.config)
     n_weights = sum(tensor.numel() for tensor in converted.weights.values() if tensor.is_floating_point())

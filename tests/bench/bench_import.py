@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+IMPORT = "sortk import-nemo"
 MAX_SECONDS = 10
 MAX_MEMORY = 2.5  # x the file
 
@@ -36,7 +37,7 @@ def main() -> None:
         measure([sys.executable, "-c", WRITE, str(file)])
         n_bytes = file.stat().st_size
         works = {
-            "sortk import-nemo": [sys.executable, "-m", "sortk", "import-nemo", "-q", str(file), "--out", str(folder)],
+            IMPORT: [sys.executable, "-m", "sortk", "import-nemo", "-q", str(file), "--out", str(folder)],
             "load the .nemo file": [sys.executable, "-c", LOAD, str(file)],
             "load the folder": [sys.executable, "-c", LOAD, str(folder)],
             "only imports": [sys.executable, "-c", "import sortk.inference.load"],
@@ -45,8 +46,9 @@ def main() -> None:
         for about, command in works.items():
             seconds, cpu_seconds, peak = measure(command)
             print(f"{about:<20}{seconds:10.1f}{cpu_seconds:14.1f}{peak / n_bytes:19.2f} x")
-            assert peak < MAX_MEMORY * n_bytes, f"more memory than {MAX_MEMORY} x the file"
-            assert cpu_seconds < MAX_SECONDS, f"more than {MAX_SECONDS} s"
+            if about == IMPORT:
+                assert peak < MAX_MEMORY * n_bytes, f"more memory than {MAX_MEMORY} x the file"
+                assert cpu_seconds < MAX_SECONDS, f"more than {MAX_SECONDS} s"
 
 
 def measure(command: list[str]) -> tuple[float, float, int]:
