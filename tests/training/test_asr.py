@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from spoken import SMALL_ASR, SMALL_DIARIZER, make_samples
+from torch.nn import functional
+
+from sortk.formats.model_folder import load_model
+from sortk.formats.tokens import load_tokenizer
+from sortk.models.canary import SIZES
+from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.sortformer import Sortformer
+from sortk.prepare.sst import SstOptions
+from sortk.training.asr import TextErrors, count_text_errors, mean_of_clips, token_losses
+from sortk.training.asr_batches import NOT_KNOWN
+from sortk.training.asr_options import AsrPhaseOptions, TrainAsrOptions
+from sortk.training.options import LoopOptions
+from sortk.training.train_asr import AsrData, Pretrained, build_asr, train_asr
+
+LOOP = LoopOptions(
+    steps=3, learning_rate=5e-3, warmup_steps=1, batch_seconds=8.0, validate_every=3, checkpoint_every=100, keep_best=1
+)
+OPTIONS = TrainAsrOptions(
+    size="tiny",
+    supervision="truth",
+    n_speakers=2,
+    label_smoothing=0.0,
+    n_tokens=40,
+    phases=(AsrPhaseOptions(word_weight=0.5, loop=LOOP),),
+)
+
+
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "tiny", SMALL_ASR)
+
+
+def diarizer() -> Pretrained:
+    torch.manual_seed(1)
+    model = Sortformer(SMALL_DIARIZER)
+    return Pretrained(model.state_dict(), {"model": "sortformer", "options": SMALL_DIARIZER.to_json()})
+
+
+def data_in(folder: Path, n_sessions: int = 4) -> AsrData:
+    sessions = make_samples(folder, n_sessions)
+    return AsrData(sessions, sessions, SstOptions())
+
+
+def pretrained_in(folder: Path) -> Pretrained:
+    weights, config = load_model(folder)
+    return Pretrained(weights, config, load_tokenizer(folder, config))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers by hand
+
+
+def test_errors_counted_by_hand() -> None:
+    """A word goes to the other speaker: no word is wrong, but one is missing here and one too many there."""
+    errors = count_text_errors("<spk0> a b <spk1> c", "<spk0> a <spk1> b c", "word")
+    assert errors == TextErrors(3, 0, 2)
+    swapped = count_text_errors("<spk0> a b <spk1> c", "<spk0> c <spk1> a b", "word")
+    assert swapped.wrong_by_speaker == 0 and swapped.wrong == 2
+    assert count_text_errors("<spk0> a b", "", "word") == TextErrors(2, 2, 2)
+    assert count_text_errors("", "<spk0> a", "word") == TextErrors(0, 1, 1)
+    assert count_text_errors("a <cs> b", "b <cs> a", "sot") == TextErrors(2, 2, 0)
+    total = errors + TextErrors(1, 1, 1)
+    assert (total.wer, total.cpwer) == (0.25, 0.75)
+
+
+def test_losses_by_hand() -> None:
+    logits, tokens = torch.randn(2, 3, 5), torch.tensor([[1, 4, NOT_KNOWN], [0, NOT_KNOWN, NOT_KNOWN]])
+    losses = token_losses(logits, tokens)
+    log_probs = logits.log_softmax(dim=2)
+    first, second = -(log_probs[0, 0, 1] + log_probs[0, 1, 4]) / 2, -log_probs[1, 0, 0]
+    torch.testing.assert_close(mean_of_clips(losses, tokens != NOT_KNOWN), (first + second) / 2)
+    smooth = token_losses(logits[1:, :1], tokens[1:, :1], label_smoothing=0.1)
+    expected = 0.9 * second - 0.1 * log_probs[1, 0].mean()
+    torch.testing.assert_close(smooth[0, 0], expected)
+    nothing = torch.full((2, 3), NOT_KNOWN)
+    assert float(mean_of_clips(token_losses(logits, nothing), nothing != NOT_KNOWN)) == 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs
+
+
+def test_it_learns_a_batch_by_heart(tmp_path: Path) -> None:
+    loop = replace(LOOP, steps=150, validate_every=150)
+    options = replace(OPTIONS, phases=(AsrPhaseOptions(word_weight=0.5, loop=loop),))
+    scores = train_asr(data_in(tmp_path, 6), options, 0, tmp_path / "out")
+    assert scores["cpwer"] < 0.1 and scores["wer"] < 0.1
+    weights, config = load_model(tmp_path / "out" / "model")
+    assert config["model"] == "msasr" and config["level"] == "word"
+    model = MsAsr(MsAsrOptions.from_json(config["options"]))
+    model.load_state_dict(weights)
+    tokenizer = load_tokenizer(tmp_path / "out" / "model", config)
+    assert tokenizer.n_tokens == model.options.asr.n_tokens
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert {"text", "tokens_right", "words"} <= log[0].keys() and {"wer", "cpwer"} <= log[-1].keys()
+
+
+@pytest.mark.parametrize(
+    ("supervision", "adapters", "learned"),
+    [
+        ("none", 0, {"asr"}),
+        ("frozen", 0, {"asr"}),
+        ("finetuned", 0, {"asr", "diarizer"}),
+        ("truth", 0, {"asr"}),
+        ("frozen", 8, {"adapters"}),
+    ],
+)
+def test_the_systems_of_table_2_learn_what_they_should(
+    tmp_path: Path, supervision: str, adapters: int, learned: set[str]
+) -> None:
+    options = replace(OPTIONS, supervision=supervision, adapters=adapters)
+    sorted_by = diarizer()
+    before = _initial_weights(options, tmp_path, sorted_by)
+    train_asr(data_in(tmp_path), options, 0, tmp_path / "out", None, sorted_by)
+    after, _ = load_model(tmp_path / "out" / "model")
+    changed = {name.split(".")[0] for name in after if not torch.equal(after[name], before[name])}
+    assert changed == learned
+
+
+def _initial_weights(options: TrainAsrOptions, folder: Path, sorted_by: Pretrained) -> dict[str, torch.Tensor]:
+    """Of the model that training starts from: the same seed makes the same numbers."""
+    data = data_in(folder)
+    never = replace(LOOP, steps=1, learning_rate=1e-30, min_learning_rate=0.0, validate_every=1, weight_decay=0.0)
+    phases = (replace(options.phases[0], loop=never),)
+    train_asr(data, replace(options, phases=phases), 0, folder / "before", None, sorted_by)
+    return load_model(folder / "before" / "model")[0]
+
+
+def test_it_goes_on_from_a_trained_model_and_keeps_its_diarizer(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    train_asr(data, replace(OPTIONS, supervision="frozen"), 0, tmp_path / "first", None, diarizer())
+    initial = pretrained_in(tmp_path / "first" / "model")
+    model, tokenizer = build_asr(replace(OPTIONS, supervision="finetuned"), initial.tokenizer, initial, None)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, initial.weights[name]), name
+    assert initial.tokenizer is not None and tokenizer.settings == initial.tokenizer.settings
+
+
+def test_a_canary_without_speaker_tokens_gets_them(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    train_asr(data, replace(OPTIONS, supervision="none"), 0, tmp_path / "first")
+    trained = pretrained_in(tmp_path / "first" / "model")
+    weights = {name.removeprefix("asr."): tensor for name, tensor in trained.weights.items()}
+    canary = Pretrained(weights, {"model": "canary", "options": trained.config["options"]["asr"]}, trained.tokenizer)
+    model, tokenizer = build_asr(replace(OPTIONS, n_speakers=3), canary.tokenizer, canary, None)  # it knows two
+    n_tokens = canary.config["options"]["n_tokens"]
+    assert tokenizer.speakers[-1] == n_tokens and model.options.asr.n_tokens == n_tokens + 1
+    assert torch.equal(model.asr.decoder.embedding.weight[:n_tokens], weights["decoder.embedding.weight"])
+
+
+def test_words_alone_are_a_single_speaker_asr(tmp_path: Path) -> None:
+    options = replace(OPTIONS, supervision="none", speaker_tokens=False)
+    scores = train_asr(data_in(tmp_path), options, 0, tmp_path / "out")
+    assert scores["wer"] == scores["cpwer"]
+    assert load_model(tmp_path / "out" / "model")[1]["level"] == "sot"
+
+
+def test_what_cannot_be_trained_is_a_sentence(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    with pytest.raises(ValueError, match="supervision 'frozen' needs a diarizer"):
+        train_asr(data, replace(OPTIONS, supervision="frozen"), 0, tmp_path / "a")
+    with pytest.raises(ValueError, match="a manifest is empty"):
+        train_asr(replace(data, valid=[]), OPTIONS, 0, tmp_path / "b")
+    simulates = replace(OPTIONS, phases=(AsrPhaseOptions(simulated=1.0, loop=LOOP),))
+    with pytest.raises(ValueError, match="phase 'train' simulates on the fly, but there are no sources"):
+        train_asr(data, simulates, 0, tmp_path / "c")
+    eend = Pretrained({}, {"model": "eend-sa", "options": {}})
+    with pytest.raises(ValueError, match="the diarizer is 'eend-sa'; only a Sortformer sorts by arrival"):
+        train_asr(data, OPTIONS, 0, tmp_path / "d", None, eend)
+    with pytest.raises(ValueError, match="the model to start from is not an ASR: it has no tokenizer"):
+        train_asr(data, OPTIONS, 0, tmp_path / "e", diarizer())
+
+
+def test_bad_options_are_errors() -> None:
+    for changed in ({"n_speakers": 0}, {"label_smoothing": 1.0}, {"adapters": -1}, {"phases": ()}):
+        with pytest.raises(ValueError, match="must|need"):
+            replace(OPTIONS, **changed)
+    with pytest.raises(ValueError, match="phase 'x' has nothing to learn from"):
+        AsrPhaseOptions("x", recorded=False)
+
+
+def test_the_padding_of_a_batch_does_not_count() -> None:
+    logits, tokens = torch.randn(1, 2, 5), torch.tensor([[1, 2]])
+    padded = functional.pad(tokens, (0, 3), value=NOT_KNOWN)
+    losses = token_losses(functional.pad(logits, (0, 0, 0, 3)), padded)
+    torch.testing.assert_close(
+        mean_of_clips(losses, padded != NOT_KNOWN), mean_of_clips(token_losses(logits, tokens), tokens != NOT_KNOWN)
+    )

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from spoken import make_samples
+
+from sortk.formats.tokens import train_tokenizer
+from sortk.prepare.sst import SstOptions
+from sortk.records import Segment
+from sortk.training.asr_batches import NOT_KNOWN, AsrBatch, AsrLoader, SampleSource, Transcription, collate_asr
+
+TOKENIZER = train_tokenizer(["one two three one two three"], 40, n_speakers=2)
+WRITING = Transcription(TOKENIZER, 2, SstOptions(), max_tokens=60)
+PAD = TOKENIZER.pad
+
+
+def word(text: str, speaker: str, start: float, end: float) -> Segment:
+    return Segment("s", speaker, start, end, text)
+
+
+def test_frames_name_the_pieces_of_their_word() -> None:
+    pieces = TOKENIZER.encode("three")
+    words = [word("three", "ann", 1.0 + 0.08, 1.0 + 0.08 * (1 + 2 * len(pieces)))]
+    named = WRITING.name_frames(words, 1.0, 2 * len(pieces) + 3)
+    assert named.tolist() == [PAD, *np.repeat(pieces, 2).tolist(), PAD, PAD]
+
+
+def test_frames_with_two_words_name_neither() -> None:
+    words = [word("one", "ann", 0.0, 0.32), word("two", "bob", 0.16, 0.48)]
+    named = WRITING.name_frames(words, 0.0, 8)
+    assert named[2:4].tolist() == [NOT_KNOWN] * 2 and named[6:].tolist() == [PAD] * 2
+    assert NOT_KNOWN not in named[[0, 1, 4, 5]]
+
+
+def test_who_speaks_is_in_the_order_of_the_transcript() -> None:
+    """bob makes a noise first, but ann says the first word: she is <spk0>."""
+    segments = [word("", "bob", 0.0, 0.16), word("", "ann", 0.16, 0.32), word("", "bob", 0.32, 0.48)]
+    words = [word("one", "ann", 0.16, 0.32), word("two", "bob", 0.32, 0.48)]
+    ann, bob = [0, 0, 1, 1, 0, 0], [1, 1, 0, 0, 1, 1]
+    assert WRITING.say_who(segments, words, 0.0, 6).T.tolist() == [ann, bob]
+    assert WRITING.say_who(segments, [], 0.0, 6).T.tolist() == [bob, ann]
+    assert WRITING.say_who(segments[:1], [], 0.0, 6).T.tolist() == [[1, 1, 0, 0, 0, 0], [0] * 6]
+
+
+def test_samples_become_batches(tmp_path: Path) -> None:
+    sessions = make_samples(tmp_path, 3)
+    sessions[2] = replace(sessions[2], duration=0.64, text="<spk0> one")
+    source = SampleSource(sessions, WRITING, needs_truth=True)
+    examples = [source.load_asr(n, 0) for n in range(3)]
+    assert source.load(0, 0).name == "s0"
+    batch = collate_asr(examples).to(torch.device("cpu"))
+    assert isinstance(batch, AsrBatch) and batch.texts == tuple(example.text for example in examples)
+    assert batch.tokens.shape[0] == 3 and batch.frame_tokens.shape == batch.targets.shape[:2] == (3, 12)
+    assert batch.lengths is not None and batch.lengths.tolist() == [15360, 15360, 10240]
+    for row, session in zip(batch.tokens.tolist(), sessions, strict=True):
+        known = [token for token in row if token != NOT_KNOWN]
+        assert (known[0], known[-1]) == (TOKENIZER.prompt[0], TOKENIZER.end)
+        assert TOKENIZER.decode(known) == session.text
+    assert (batch.frame_tokens[2, 8:] == NOT_KNOWN).all()
+
+
+def test_an_empty_transcript_is_an_end_and_nothing_else(tmp_path: Path) -> None:
+    session = replace(make_samples(tmp_path, 1)[0], text="")
+    example = SampleSource([session], WRITING, needs_truth=False).load_asr(0, 0)
+    assert example.tokens == [*TOKENIZER.prompt, TOKENIZER.end]
+
+
+def test_speaker_tokens_can_be_left_out(tmp_path: Path) -> None:
+    plain = replace(WRITING, speaker_tokens=False)
+    assert plain.write("s", "<spk0> one <spk1> two")[0] == "one two"
+
+
+def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> None:
+    source = SampleSource(make_samples(tmp_path, 4), WRITING, needs_truth=False)
+    batches = [list(AsrLoader([source], 2.0, 0, n_workers).load_epoch(0)) for n_workers in (0, 1)]
+    for one, other in zip(*batches, strict=True):
+        assert isinstance(one, AsrBatch) and isinstance(other, AsrBatch)
+        assert one.texts == other.texts and torch.equal(one.tokens, other.tokens)
+
+
+def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
+    session = make_samples(tmp_path, 1)[0]
+
+    def refuse(sentence: str, needs_truth: bool = True, **changed: object) -> None:
+        with pytest.raises(ValueError, match=sentence):
+            SampleSource([replace(session, **changed)], WRITING, needs_truth).load_asr(0, 0)  # type: ignore[arg-type]
+
+    refuse("session s0 has no text, so nothing can be learned from it", text=None)
+    refuse("session s0 has no duration", duration=None)
+    refuse("session s0 names no RTTM, so that who speaks is not known", rttm_path=None)
+    refuse("session s0: the text holds <spk7>, but this tokenizer knows 2 speakers", text="<spk7> one")
+    refuse("session s0: its text has .* tokens, more than the 60 that the decoder can count", text="one " * 60)
