@@ -63,12 +63,12 @@ SIZES = {
     "tiny": SortformerOptions(  # learns on two CPU cores: the mini recipe. Too short a time for dropout to be of use
         dropout=0.0,
         encoder=FastConformerOptions(d_model=128, n_layers=4, n_heads=4, subsampling_channels=32, dropout=0.0),
-        transformer=TransformerOptions(d_model=96, n_layers=2, n_heads=4, d_inner=384, dropout=0.0),
+        transformer=TransformerOptions(d_model=96, n_layers=2, n_heads=4, d_inner=384, dropout=0.0, positions=True),
     ),
     "small": SortformerOptions(
         dropout=0.1,
         encoder=FastConformerOptions(d_model=256, n_layers=8, n_heads=4, subsampling_channels=128),
-        transformer=TransformerOptions(d_model=128, n_layers=6, n_heads=4, d_inner=512, dropout=0.1),
+        transformer=TransformerOptions(d_model=128, n_layers=6, n_heads=4, d_inner=512, dropout=0.1, positions=True),
     ),
     "base": SortformerOptions(),
 }

@@ -30,6 +30,7 @@ from tqdm import tqdm
 from sortk.formats.files import atomic_text
 from sortk.training.batches import Batch, BatchLoader
 from sortk.training.checkpoint import Checkpoints, Progress
+from sortk.training.muon import Muon
 from sortk.training.options import LoopOptions
 from sortk.training.processes import Processes, current_processes, sum_numbers
 
@@ -131,8 +132,7 @@ class _Run:
         self.module, self.options, self.device, self.processes, self.seed = module, options, device, processes, seed
         self.task = cast(Task, module)
         self.frozen = freeze_parts(self.task.model, options.freeze)
-        weights = [weight for weight in module.parameters() if weight.requires_grad]
-        self.optimizer = torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
+        self.optimizer = _build_optimizer(module, options)
         self.scaler = torch.GradScaler(device.type, enabled=options.precision == "float16")
         shared = module
         if processes.n > 1:
@@ -201,6 +201,13 @@ class _Run:
         if self.options.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
+
+
+def _build_optimizer(module: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:
+    if options.optimizer == "muon":
+        return Muon(module, options.learning_rate, options.weight_decay)
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    return torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
 
 
 def freeze_parts(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:

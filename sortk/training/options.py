@@ -11,6 +11,7 @@ class LoopOptions:
     """How a model is trained; the defaults are the paper's (section "Training Setup")."""
 
     steps: int = 100_000  # updates of the weights
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: fewer steps for a model that starts from nothing
     learning_rate: float = 1e-4  # its peak
     min_learning_rate: float = 1e-6
     warmup_steps: int = 2500
@@ -65,6 +66,7 @@ class WarmupOptions:
     training data. It takes the place of a pretrained encoder (the paper's NEST) where there is none."""
 
     steps: int = 0  # 0: none, as in the paper
+    optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 1.5e-3
     warmup_steps: int = 30
     batch_seconds: float = 60.0
@@ -74,6 +76,7 @@ class WarmupOptions:
     def as_phase(self) -> PhaseOptions:
         loop = LoopOptions(
             steps=self.steps,
+            optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             warmup_steps=self.warmup_steps,
             batch_seconds=self.batch_seconds,

@@ -14,7 +14,7 @@ from sortk.models.frames import SpeakerOutput
 from sortk.records import Segment, Session
 from sortk.training.diarizer import count_errors, identify_frames
 from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.train_diar import TrainingData, build_diarizer, train_diarizer
+from sortk.training.train_diar import TrainingData, build_diarizer, compare_frames, train_diarizer
 
 
 def output_of(decided: list[list[int]]) -> SpeakerOutput:
@@ -90,6 +90,16 @@ def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
     model, rebuilt = build_diarizer(OPTIONS)
     model.load_state_dict(weights)
     assert json.loads(json.dumps(rebuilt)) == config
+
+
+def test_new_attention_compares_frames() -> None:
+    model, _ = build_diarizer(OPTIONS)
+    compare_frames(model)
+    x = torch.randn(1, 20, 96)
+    attention = model.transformer.layers[0].attention
+    scores = attention.query(x) @ attention.key(x).transpose(1, 2)
+    assert (scores[0].argmax(dim=1) == torch.arange(20)).all()  # nothing resembles a frame more than itself
+    assert torch.equal(model.encoder.layers[3].self_attn.linear_q.bias, model.encoder.layers[3].self_attn.linear_k.bias)
 
 
 def test_the_baselines_train_too(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -48,9 +50,14 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of the loop may catch it."""
 
 
-@pytest.mark.parametrize("killed_at", [1, 6, 13, 19])
-def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, toy_loader: BatchLoader, killed_at: int) -> None:
-    undisturbed = run(tmp_path / "whole", toy_loader)
+@pytest.mark.parametrize(
+    ("killed_at", "optimizer"), [(1, "adamw"), (6, "adamw"), (13, "adamw"), (19, "adamw"), (8, "muon")]
+)
+def test_a_killed_run_ends_with_the_same_weights(
+    tmp_path: Path, toy_loader: BatchLoader, killed_at: int, optimizer: Literal["adamw", "muon"]
+) -> None:
+    options = replace(OPTIONS, optimizer=optimizer)
+    undisturbed = run(tmp_path / "whole", toy_loader, options)
 
     class Bomb(ToyTask):
         calls = 0
@@ -62,8 +69,8 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, toy_loader: Bat
             return super().forward(batch)
 
     with pytest.raises(Killed):
-        train(Bomb(), toy_loader, OPTIONS, tmp_path / "killed", CPU)
-    resumed = run(tmp_path / "killed", toy_loader)
+        train(Bomb(), toy_loader, options, tmp_path / "killed", CPU)
+    resumed = run(tmp_path / "killed", toy_loader, options)
     assert torch.equal(weights_of(undisturbed), weights_of(resumed))
     kept = ("step", "loss", "score")
     curves = [
@@ -98,7 +105,7 @@ def test_accumulation_equals_a_larger_batch(tmp_path: Path) -> None:
     class NoDropout(ToyTask):
         def __init__(self) -> None:
             super().__init__()
-            self.model[1] = torch.nn.Identity()
+            self.model.layers[1] = torch.nn.Identity()
 
     halves, whole = (BatchLoader([ToySource([0.8] * 8)], seconds, seed=0) for seconds in (3.2, 6.4))
     one, two = NoDropout(), NoDropout()
@@ -151,11 +158,11 @@ def test_half_precision_on_the_cpu_trains(tmp_path: Path, toy_loader: BatchLoade
 
 def test_frozen_parts_do_not_learn(tmp_path: Path, toy_loader: BatchLoader) -> None:
     frozen, before = ToyTask(), ToyTask().state_dict()
-    train(frozen, toy_loader, LoopOptions(steps=3, warmup_steps=1, freeze=("0",)), tmp_path, CPU)
+    train(frozen, toy_loader, LoopOptions(steps=3, warmup_steps=1, freeze=("layers.0",)), tmp_path, CPU)
     after = frozen.state_dict()
-    assert torch.equal(after["model.0.weight"], before["model.0.weight"])
-    assert not torch.equal(after["model.3.weight"], before["model.3.weight"])
-    with pytest.raises(ValueError, match="the model has no part 'encoder'; its parts are 0, 1, 2, 3"):
+    assert torch.equal(after["model.layers.0.weight"], before["model.layers.0.weight"])
+    assert not torch.equal(after["model.layers.3.weight"], before["model.layers.3.weight"])
+    with pytest.raises(ValueError, match="the model has no part 'encoder'; its parts are layers"):
         train(ToyTask(), toy_loader, LoopOptions(freeze=("encoder",)), tmp_path / "other", CPU)
 
 

@@ -35,13 +35,14 @@ class ToyTask(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 1))
+        self.model = nn.Module()
+        self.model.layers = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 1))
         self.progress = 0.0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         frames = batch.samples[:, ::1280, None]
-        loss = nn.functional.binary_cross_entropy_with_logits(self.model(frames)[..., 0], batch.targets[..., 0])
+        loss = nn.functional.binary_cross_entropy_with_logits(self.model.layers(frames)[..., 0], batch.targets[..., 0])
         return loss, {"double": 2 * loss.detach()}
 
     def validate(self, device: torch.device) -> dict[str, float]:
-        return {"score": float(self.model(torch.ones(1, 1)).detach().abs())}
+        return {"score": float(self.model.layers(torch.ones(1, 1)).detach().abs())}

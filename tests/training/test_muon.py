@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sortk.training.muon import RMS_RATIO, Muon, orthogonalize, stacked_matrices
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)])
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return self.head(x)
+
+
+def test_singular_values_become_about_one() -> None:
+    matrices = torch.randn(3, 20, 8, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalize(matrices))
+    assert values.min() > 0.6 and values.max() < 1.3
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    cosine = torch.cosine_similarity(orthogonalize(matrices).flatten(1), (u @ v).flatten(1))
+    assert cosine.min() > 0.97
+
+
+def test_matrices_of_layers_are_muons_and_the_rest_adamws() -> None:
+    torch.manual_seed(0)
+    model, twin = Stack(), Stack()
+    twin.load_state_dict(model.state_dict())
+    optimizers = Muon(model, 0.01, 0.1), torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.1)
+    x = torch.randn(5, 6)
+    before = model.layers[2].weight.detach().clone()
+    for network, optimizer in zip((model, twin), optimizers, strict=True):
+        network(x).square().sum().backward()
+        optimizer.step()
+    assert torch.allclose(model.head.weight, twin.head.weight) and torch.allclose(model.head.bias, twin.head.bias)
+    assert torch.allclose(model.layers[0].bias, twin.layers[0].bias)
+    update = model.layers[2].weight - before * (1 - 0.01 * 0.1)
+    gradient = model.layers[2].weight.grad
+    assert gradient is not None  # the first momentum has its direction; the longer side is 6
+    assert torch.allclose(update, -0.01 * RMS_RATIO * 6**0.5 * orthogonalize(gradient[None])[0], atol=1e-5)
+
+
+def test_frozen_and_unused_weights_stay() -> None:
+    model = Stack()
+    model.layers[0].requires_grad_(False)
+    optimizer = Muon(model, 0.01, 0.1)
+    frozen, unused = model.layers[0].weight.clone(), model.head.weight.clone()
+    model.layers[1](torch.randn(2, 6)).sum().backward()
+    optimizer.step()
+    assert torch.equal(frozen, model.layers[0].weight) and torch.equal(unused, model.head.weight)
+
+
+def test_which_matrices() -> None:
+    assert [tuple(weight.shape) for weight in stacked_matrices(Stack())] == [(6, 6), (6, 6), (4, 6)]
