@@ -1,0 +1,292 @@
+"""Tuning: what was spoilt in a known way is found again; studies survive kills, company and damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from sortk.cli import main
+from sortk.formats import manifest, rttm
+from sortk.formats.files import FormatError
+from sortk.inference.postprocess import PRESETS, Postprocess, find_segments, name_segments, read_postprocess
+from sortk.records import Region, Segment, Session
+from sortk.scoring.der import score_der
+from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.tune import (
+    SPACE,
+    Objective,
+    Term,
+    TuneOptions,
+    TuneSet,
+    check_not_scored,
+    read_tune_set,
+    tune,
+    write_tuned,
+)
+
+N_FRAMES = 750  # a minute
+
+
+def make_session(seed: int) -> tuple[list[Segment], np.ndarray]:
+    """Two speakers on the grid of frames, and posteriors that were spoilt.
+
+    Speech is 0.3 and silence 0.1, so that one half finds nothing; single frames of silence are 0.9 (spikes), and single
+    frames of speech are 0.02 (gaps).
+    """
+    rng = np.random.default_rng(seed)
+    speaks = np.zeros((N_FRAMES, 2), bool)
+    for speaker in range(2):
+        frame = int(rng.integers(0, 40))
+        while frame < N_FRAMES - 60:
+            length = int(rng.integers(12, 60))
+            speaks[frame : frame + length, speaker] = True
+            frame += length + int(rng.integers(12, 60))
+    segments = name_segments("s", find_segments(speaks.astype(np.float32), Postprocess()))
+    probs = np.where(speaks, 0.3, 0.1) + rng.normal(0, 0.02, speaks.shape)
+    chance = rng.random(speaks.shape)
+    probs[(chance < 0.01) & ~speaks] = 0.9
+    probs[(chance > 0.98) & speaks] = 0.02
+    return segments, np.clip(probs, 0, 1).astype(np.float32)
+
+
+def make_set(n_sessions: int = 3) -> TuneSet:
+    sessions = {f"s{seed}": make_session(seed) for seed in range(n_sessions)}
+    return TuneSet(
+        {name: probs for name, (_, probs) in sessions.items()}, {name: own for name, (own, _) in sessions.items()}
+    )
+
+
+@pytest.fixture(scope="module")
+def data() -> TuneSet:
+    return make_set()
+
+
+def test_what_was_spoilt_is_recovered(data: TuneSet, tmp_path: Path) -> None:
+    tuned = tune(data, TuneOptions(trials=80), 0, tmp_path / "study.log")
+    assert tuned.der_before > 0.9  # unspoilt posteriors have no errors
+    assert tuned.der_after < 0.05 * tuned.der_before
+    assert tuned.der_after <= min(tuned.presets.values())
+    assert [number for number, _ in tuned.history] == list(range(80))
+    assert tuned.importance.keys() == SPACE.keys() and sum(tuned.importance.values()) == pytest.approx(1)
+    assert max(tuned.importance, key=lambda name: tuned.importance[name]) == "onset"
+
+
+def test_the_objective_is_the_der_of_the_segments(data: TuneSet) -> None:
+    for preset in [*PRESETS.values(), Postprocess(0.2, 0.15, 0.05, 0.05, 0.3, 0.2)]:
+        hypotheses = {
+            name: name_segments(name, find_segments(probs, preset)) for name, probs in data.posteriors.items()
+        }
+        exact, forgiving = (
+            score_der(data.references, hypotheses, None, options).overall.der
+            for options in (DerOptions(0.0), DerOptions(0.25, skip_overlap=True))
+        )
+        assert Objective(data, [Term(0.0)])(preset) == pytest.approx(exact, abs=1e-9)
+        terms = [Term(0.0, weight=3), Term(0.25, skip_overlap=True, weight=1)]
+        assert Objective(data, terms)(preset) == pytest.approx((3 * exact + forgiving) / 4, abs=1e-9)
+
+
+def test_presets_are_in_the_space_and_tried_first(data: TuneSet, tmp_path: Path) -> None:
+    for preset in PRESETS.values():
+        assert all(low <= getattr(preset, name) <= high for name, (low, high) in SPACE.items())
+    tuned = tune(data, TuneOptions(trials=3), 0, tmp_path / "study.log")
+    assert [der for _, der in tuned.history] == pytest.approx(list(tuned.presets.values()))
+
+
+def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: TuneSet, tmp_path: Path) -> None:
+    whole = tune(data, TuneOptions(trials=24), 0, tmp_path / "whole.log")
+    first = tune(data, TuneOptions(trials=14), 0, tmp_path / "parts.log")
+    both = tune(data, TuneOptions(trials=24), 0, tmp_path / "parts.log")
+    assert both.history[:14] == first.history
+    assert both == whole
+    n_bytes = (tmp_path / "parts.log").stat().st_size
+    assert tune(data, TuneOptions(trials=20), 0, tmp_path / "parts.log") == whole  # nothing is left to do
+    assert (tmp_path / "parts.log").stat().st_size - n_bytes < 300
+    assert tune(data, TuneOptions(trials=24), 1, tmp_path / "other.log").history != whole.history
+
+
+def test_trials_of_other_tasks_do_not_mix(data: TuneSet, tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    tune(data, TuneOptions(trials=5), 0, path)
+    assert len(tune(data, TuneOptions(trials=4, objective=(Term(0.0),)), 0, path).history) == 4
+    assert len(tune(make_set(2), TuneOptions(trials=4), 0, path).history) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda lines: [*lines[:3], b"garbage\n", *lines[3:]], 4),
+        (lambda lines: [*lines[:2], lines[2][:20] + b"\n", *lines[3:]], 3),
+        (lambda lines: [b"\x00\xff\x80 no journal"], 1),
+        (lambda lines: [b"[1, 2]\n"], 1),
+    ],
+)
+def test_a_damaged_journal_is_one_sentence(data: TuneSet, tmp_path: Path, damage: object, line: int) -> None:
+    path = tmp_path / "study.log"
+    tune(data, TuneOptions(trials=4), 0, path)
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
+    with pytest.raises(
+        FormatError, match=f"study.log, line {line}: is no entry of Optuna's journal; move the file away"
+    ):
+        tune(data, TuneOptions(trials=5), 0, path)
+
+
+def test_a_journal_of_nonsense_operations_is_one_sentence(data: TuneSet, tmp_path: Path) -> None:
+    (tmp_path / "study.log").write_text('{"op_code": 4, "worker_id": "x"}\n')
+    with pytest.raises(FormatError, match="study.log: is no journal of Optuna"):
+        tune(data, TuneOptions(trials=5), 0, tmp_path / "study.log")
+
+
+def test_an_entry_that_was_being_written_is_cut_off(data: TuneSet, tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    first = tune(data, TuneOptions(trials=6), 0, path)
+    with path.open("ab") as file:
+        file.write(b'{"op_code":4,"worker')
+    assert tune(data, TuneOptions(trials=8), 0, path).history[:6] == first.history
+
+
+def test_a_database_by_its_url(data: TuneSet, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    tuned = tune(data, TuneOptions(trials=4, storage=url), 0, tmp_path / "unused.log")
+    assert len(tuned.history) == 4 and not (tmp_path / "unused.log").exists()
+    assert tune(data, TuneOptions(trials=4, storage=url), 0, tmp_path / "unused.log") == tuned
+    with pytest.raises(OSError, match="--storage: the nosuch database cannot be opened") as error:
+        tune(data, TuneOptions(storage="nosuch://user:secret@host/db"), 0, tmp_path / "unused.log")
+    assert "secret" not in str(error.value)
+
+
+def test_the_result_is_written(data: TuneSet, tmp_path: Path) -> None:
+    options = TuneOptions(trials=6)
+    tuned = tune(data, options, 0, tmp_path / "study.log")
+    write_tuned(tmp_path / "postprocess.toml", tuned, options, 0)
+    assert read_postprocess(tmp_path / "postprocess.toml") == tuned.postprocess
+    text = (tmp_path / "postprocess.toml").read_text()
+    assert f"der_before = {tuned.der_before}\nder_after = {tuned.der_after}\ntrials = 6\n" in text
+    study = json.loads((tmp_path / "postprocess.json").read_text())
+    assert len(study["history"]) == 6 and study["history"][0] == {"trial": 0, "der": tuned.presets["none"]}
+    assert study["importance"].keys() == SPACE.keys()
+
+
+def test_options_and_sets_are_checked(data: TuneSet, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="trials must be at least 1, not 0"):
+        TuneOptions(trials=0)
+    with pytest.raises(ValueError, match="weight must be more than 0, not -1"):
+        Term(weight=-1)
+    with pytest.raises(ValueError, match=r"of the same sessions; 2 sessions \(s1, s2\) differ"):
+        TuneSet(data.posteriors, {"s0": []})
+    with pytest.raises(ValueError, match="there are no sessions to tune on"):
+        TuneSet({}, {})
+    with pytest.raises(ValueError, match="no reference speech is left to score with Term"):
+        Objective(TuneSet(data.posteriors, {name: [] for name in data.posteriors}), [Term()])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files and processes
+
+
+@pytest.fixture
+def files(data: TuneSet, tmp_path: Path) -> Path:
+    """dev.jsonl, probs/ and rttm/."""
+    sessions = []
+    for name, probs in data.posteriors.items():
+        rttm_path = tmp_path / "rttm" / f"{name}.rttm"
+        rttm.write(rttm_path, [Segment(name, part.speaker, part.start, part.end) for part in data.references[name]])
+        (tmp_path / "probs").mkdir(exist_ok=True)
+        np.save(tmp_path / "probs" / f"{name}.npy", probs.astype(np.float16))
+        sessions.append(Session(name, tmp_path / f"{name}.wav", N_FRAMES * 0.08, rttm_path=rttm_path))
+    manifest.write(tmp_path / "dev.jsonl", sessions)
+    return tmp_path
+
+
+def arguments(files: Path, *more: object) -> list[str]:
+    paths = ("--probs", files / "probs", "--manifest", files / "dev.jsonl", "--out", files / "postprocess.toml")
+    return ["tune", *map(str, paths), *map(str, more)]
+
+
+def run(files: Path, *more: object) -> Result:
+    return CliRunner().invoke(main, arguments(files, *more))
+
+
+def start(files: Path, *more: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sortk", *arguments(files, *more)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def count_trials(files: Path) -> int:
+    return len(json.loads((files / "postprocess.json").read_text())["history"])
+
+
+def test_command(files: Path) -> None:
+    result = run(files, "--trials", 5, "--collar", 0.1, "--set", "storage=")
+    assert result.exit_code == 0, result.output
+    assert "preset callhome  DER" in result.stderr and "5 trials" in result.stderr and result.stdout == ""
+    text = (files / "postprocess.toml").read_text()
+    assert r"\"collar\": 0.1" in text
+    weighted = "objective=[{collar=0.0}, {collar=0.25, weight=2, skip_overlap=true}]"
+    assert run(files, "--trials", 4, "--set", weighted).exit_code == 0
+    assert count_trials(files) == 4 and f"[default: {TuneOptions().trials}]" in run(files, "--help").stdout
+    assert run(files, "--model", "m").exit_code == 2
+    (files / "probs" / "s1.npy").unlink()
+    result = run(files)
+    assert result.exit_code == 1 and "no posteriors of session s1" in result.stderr
+
+
+def test_a_killed_search_goes_on_with_all_finished_trials(files: Path) -> None:
+    journal = files / "postprocess.study.log"
+
+    def count_finished() -> int:
+        return journal.read_bytes().count(b'"state":1') if journal.exists() else 0
+
+    search = start(files, "--trials", 100000)
+    while search.poll() is None and count_finished() < 15:
+        time.sleep(0.02)
+    search.send_signal(signal.SIGKILL)
+    search.communicate()
+    n_finished = count_finished()
+    assert n_finished >= 15
+    result = run(files, "--trials", n_finished + 3)
+    assert result.exit_code == 0 and f"the study has {n_finished} finished trials" in result.stderr
+    assert count_trials(files) == n_finished + 3
+
+
+def test_two_processes_share_a_study(files: Path) -> None:
+    searches = [start(files, "--trials", 30) for _ in range(2)]
+    for search in searches:
+        _, errors = search.communicate(timeout=120)
+        assert search.returncode == 0, errors
+    entries = [json.loads(line) for line in (files / "postprocess.study.log").read_text().splitlines()]
+    finished = [entry for entry in entries if entry["op_code"] == 6 and entry["state"] == 1]
+    assert 30 <= len(finished) <= 31  # each may finish one that it began before the other was done
+    assert len({entry["worker_id"] for entry in finished}) == 2
+
+
+def test_windows_and_uem(files: Path, data: TuneSet) -> None:
+    [first, *_] = manifest.read(files / "dev.jsonl")
+    uem_path = files / "all.uem"
+    uem_path.write_text("s0 1 0 30\n")
+    window = Session("w", files / "s0.wav", 40.0, 16.0, rttm_path=first.rttm_path, uem_path=uem_path)
+    found = read_tune_set([window], files / "probs")
+    np.testing.assert_array_equal(found.posteriors["w"], np.load(files / "probs" / "s0.npy")[200:700])
+    assert found.uem == {"w": [Region("w", 0.0, 14.0)]}
+    inside = [part for part in data.references["s0"] if part.end > 16.0 and part.start < 56.0]
+    assert len(found.references["w"]) == len(inside)
+    assert found.references["w"][0].start == max(0.0, round(inside[0].start - 16.0, 6))
+    with pytest.raises(FormatError, match=r"750 frames cover 60.00 s, but the session lasts 90.00 s"):
+        read_tune_set([Session("s0", files / "s0.wav", 90.0, rttm_path=first.rttm_path)], files / "probs")
+    with pytest.raises(ValueError, match=r"names no RTTM, SegLST or CTM of 1 session \(s0\)"):
+        read_tune_set([Session("s0", files / "s0.wav", 60.0)], files / "probs")
+
+
+def test_tuning_on_what_is_scored_is_told() -> None:
+    tuned = [Session("a", Path("a.wav"), 30.0), Session("b1", Path("b.wav"), 30.0, 0.0)]
+    check_not_scored(tuned, [Session("c", Path("c.wav")), Session("b2", Path("b.wav"), 30.0, 30.0)])
+    with pytest.raises(ValueError, match=r"tuned on what is scored: 2 sessions \(a, b3\) in both sets"):
+        check_not_scored(tuned, [Session("a", Path("./a.wav")), Session("b3", Path("b.wav"), 30.0, 20.0)])
