@@ -1,0 +1,215 @@
+"""Streaming: NVIDIA's numbers where its fixtures are, and the rules of the speaker cache by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from nemo_models import random_sortformer
+from torch import Tensor
+
+from sortk.inference.load import load_diarizer
+from sortk.inference.streaming import (
+    PRESETS,
+    Stream,
+    StreamingOptions,
+    StreamingSortformer,
+    StreamingState,
+    compress,
+    score_frames,
+)
+from sortk.models.fastconformer import FastConformerOptions
+from sortk.models.features import FeatureOptions
+from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerOptions
+
+SHARED = Path(__file__).parents[3] / "shared" / "fixtures" / "nemo"
+needs_nvidia = pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/fixtures/nemo")
+
+SMALL = SortformerOptions(
+    n_speakers=3,
+    features=FeatureOptions(n_mels=40, gain=False, normalize="none"),
+    encoder=FastConformerOptions(d_model=16, n_layers=2, n_heads=2, subsampling_channels=8),
+    transformer=TransformerOptions(d_model=8, n_layers=1, n_heads=2, d_inner=24),
+)
+OFFLINE = replace(SMALL, features=FeatureOptions(n_mels=40))
+ODD = StreamingOptions(chunk=31, right_context=3, left_context=2, fifo=40, update_period=50, cache=64)
+
+
+@pytest.fixture(scope="module")
+def nvidia() -> tuple[Sortformer, Tensor, dict[str, Tensor]]:
+    model = load_diarizer(SHARED / "tiny_streaming_sortformer.nemo").model
+    assert isinstance(model, Sortformer)
+    samples = torch.from_numpy(soundfile.read(SHARED / "d_60.wav", dtype="float32")[0])[None]
+    with np.load(SHARED / "tiny_streaming_d_60.npz") as arrays:
+        return model, samples, {name: torch.from_numpy(arrays[name]) for name in arrays}
+
+
+def run(model: Sortformer, options: StreamingOptions, samples: Tensor, piece: int | None = None) -> Tensor:
+    stream = Stream(StreamingSortformer(model, options), len(samples))
+    pieces = samples.split(piece, dim=1) if piece else [samples]
+    return torch.cat([*(stream.hear(part) for part in pieces), stream.finish()], dim=1)
+
+
+@needs_nvidia
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("preds_default", StreamingOptions()), ("preds_lowlat", PRESETS["1.04"]), ("preds_odd", ODD)],
+)
+def test_posteriors_are_nvidias(
+    name: str, options: StreamingOptions, nvidia: tuple[Sortformer, Tensor, dict[str, Tensor]]
+) -> None:
+    model, samples, expected = nvidia
+    torch.testing.assert_close(run(model, options, samples), expected[name], atol=1e-4, rtol=0)
+
+
+@needs_nvidia
+def test_the_state_after_each_step_is_nvidias(
+    nvidia: tuple[Sortformer, Tensor, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, samples, expected = nvidia
+    states: list[StreamingState] = []
+    step = StreamingSortformer.step
+
+    def keep(self: StreamingSortformer, *args: object) -> tuple[Tensor, StreamingState]:
+        probs, state = step(self, *args)  # type: ignore[arg-type]
+        states.append(state)
+        return probs, state
+
+    monkeypatch.setattr(StreamingSortformer, "step", keep)
+    run(model, StreamingOptions(), samples)
+    assert len(states) == 4
+    for number, state in enumerate(states):
+        theirs = {key: expected[f"default_step{number}_{key}"] for key in ("spkcache", "fifo", "mean_sil_emb", "n_sil")}
+        torch.testing.assert_close(state.cache, theirs["spkcache"], atol=1e-4, rtol=0)
+        torch.testing.assert_close(state.fifo, theirs["fifo"].reshape(state.fifo.shape), atol=1e-4, rtol=0)
+        torch.testing.assert_close(state.mean_silence, theirs["mean_sil_emb"], atol=1e-4, rtol=0)
+        assert state.n_silence.tolist() == theirs["n_sil"].tolist()
+        if state.cache_probs is not None:
+            torch.testing.assert_close(
+                state.cache_probs, expected[f"default_step{number}_spkcache_preds"], atol=1e-4, rtol=0
+            )
+
+
+def noise(seconds: float, batch: int = 1) -> Tensor:
+    return 0.1 * torch.randn(batch, int(16000 * seconds), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1.0, 7.77])
+@pytest.mark.parametrize("options", [SMALL, OFFLINE])
+def test_a_chunk_that_is_the_whole_recording_is_offline(options: SortformerOptions, seconds: float) -> None:
+    model, samples = random_sortformer(options), noise(seconds)
+    with torch.inference_mode():
+        whole = model(samples).speaker_probs
+    torch.testing.assert_close(run(model, StreamingOptions(chunk=200), samples), whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("options", [SMALL, OFFLINE])
+@pytest.mark.parametrize("piece", [100, 1601, 50000])
+def test_it_does_not_matter_how_samples_arrive(piece: int, options: SortformerOptions) -> None:
+    model, samples = random_sortformer(options), noise(12.3)
+    steps = StreamingOptions(chunk=7, right_context=2, left_context=3, fifo=10, update_period=9, cache=20)
+    torch.testing.assert_close(run(model, steps, samples, piece), run(model, steps, samples), atol=0, rtol=0)
+
+
+def test_a_batch_is_its_recordings() -> None:
+    model, samples = random_sortformer(SMALL), noise(9.1, batch=3)
+    steps = StreamingOptions(chunk=9, right_context=2, fifo=10, update_period=9, cache=20)
+    together = run(model, steps, samples)
+    for row in range(3):
+        torch.testing.assert_close(together[row], run(model, steps, samples[row : row + 1])[0], atol=1e-5, rtol=0)
+
+
+def test_frames_come_as_soon_as_their_context_is_there() -> None:
+    """Chunk 3 and right context 1 are 4 frames, 32 mel frames; the last one's window ends at 31 * 160 + 200 samples."""
+    stream = Stream(StreamingSortformer(random_sortformer(SMALL), PRESETS["0.32"]))
+    assert stream.hear(noise(5)[:, : 31 * 160 + 199]).shape == (1, 0, 3)
+    assert stream.hear(noise(5)[:, :1]).shape == (1, 3, 3)
+    assert stream.finish().shape == (1, 1, 3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_named_by_their_latency(name: str) -> None:
+    assert PRESETS[name].latency_seconds == pytest.approx(float(name))
+
+
+def log_score(*probs: float) -> float:
+    return math.log(probs[0]) + sum(math.log(1 - p) for p in probs[1:]) + math.log(2)
+
+
+def test_scores_by_hand() -> None:
+    """Cache 8 of two speakers, no silence: a share of 4; boosts go to the best 3 (two logs of 2) and 6 (one more)."""
+    options = StreamingOptions(cache=8, silence_per_speaker=0, prob_floor=0.25, min_alone=0.5)
+    probs = torch.tensor([[[0.7, 0.0], [0.6, 0.7], [0.4, 0.2], [0.7, 0.25]]])
+    found = score_frames(probs, options)[0]
+    # Speaker 1 in frame 1 (0.6 against 0.7) scores below 0, but one frame alone is less than min_alone * 4 = 2 ...
+    second = log_score(0.7, 0.6) + 3 * math.log(2)
+    assert found[:, 1].tolist() == [-math.inf, pytest.approx(second), -math.inf, -math.inf]
+    # ... while speaker 0 has two of them, frames 0 and 3, and keeps no others.
+    first = [log_score(0.7, 0.0) + 3 * math.log(2), log_score(0.7, 0.25) + 3 * math.log(2)]
+    assert found[:, 0].tolist() == [pytest.approx(first[0]), -math.inf, -math.inf, pytest.approx(first[1])]
+
+
+def test_new_frames_have_a_bonus() -> None:
+    options = StreamingOptions(cache=4, silence_per_speaker=0, strong_boost=0.0, weak_boost=0.0)
+    found = score_frames(torch.full((1, 6, 1), 0.7), options)[0, :, 0]
+    assert found.tolist() == pytest.approx([log_score(0.7)] * 4 + [log_score(0.7) + 0.05] * 2)
+
+
+def test_a_compressed_cache_by_hand() -> None:
+    """Six frames, cache 6, two speakers, one frame of silence each: every speaker's frames in order of time."""
+    options = StreamingOptions(cache=6, silence_per_speaker=1)
+    frames = torch.arange(1.0, 8.0)[None, :, None].expand(1, 7, 2)
+    probs = torch.tensor([[[0.1, 0.9], [0.9, 0.1], [0.2, 0.1], [0.8, 0.1], [0.1, 0.8], [0.9, 0.1], [0.0, 0.0]]])
+    kept, kept_probs = compress(frames, probs, torch.tensor([[-5.0, -5.0]]), options)
+    # A share of 2 each. The strong boost is for the best of each speaker, the weak one for the best three.
+    assert kept[0, :, 0].tolist() == [2.0, 6.0, -5.0, 1.0, 5.0, -5.0]
+    assert kept_probs[0, :, 0].tolist() == pytest.approx([0.9, 0.9, 0.0, 0.1, 0.1, 0.0])
+
+
+def test_a_cache_without_enough_speech_is_filled_with_silence() -> None:
+    options = StreamingOptions(cache=6, silence_per_speaker=1)
+    probs = torch.zeros(1, 7, 2)
+    probs[0, 3, 1] = 0.9
+    kept, kept_probs = compress(torch.ones(1, 7, 2), probs, torch.full((1, 2), -5.0), options)
+    assert kept[0, :, 0].tolist() == [-5.0, 1.0, -5.0, -5.0, -5.0, -5.0]
+    assert kept_probs.sum().item() == pytest.approx(0.9)
+
+
+def test_mean_silence_is_that_of_all_silent_frames() -> None:
+    streaming = StreamingSortformer(random_sortformer(SMALL), StreamingOptions(cache=20))
+    state = streaming.start()
+    frames = torch.tensor([1.0, 2.0, 3.0, 4.0])[None, :, None].expand(1, 4, 16)
+    probs = torch.tensor([0.05, 0.5, 0.06, 0.07])[None, :, None].expand(1, 4, 3)
+    mean, n_silence = streaming._hear_silence(state, frames, probs)  # sums 0.15, 1.5, 0.18, 0.21 against 0.2
+    assert n_silence.tolist() == [2] and mean.tolist() == [[2.0] * 16]
+
+
+def test_memory_is_bounded() -> None:
+    stream = Stream(StreamingSortformer(random_sortformer(SMALL), ODD))
+    sizes = set()
+    for _ in range(12):
+        stream.hear(noise(10))
+        sizes.add((stream.state.cache.shape[1] <= 64, stream.state.fifo.shape[1] <= 40))
+    assert sizes == {(True, True)}
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: StreamingOptions(chunk=0), "chunk must be at least 1 frames, not 0"),
+        (
+            lambda: StreamingSortformer(random_sortformer(SMALL), StreamingOptions(cache=11)),
+            "a cache of 11 frames is too small for 3 speakers: give 12",
+        ),
+    ],
+)
+def test_what_cannot_be_streamed(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
