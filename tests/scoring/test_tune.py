@@ -232,7 +232,9 @@ def test_command(files: Path) -> None:
     assert r"\"collar\": 0.1" in text
     weighted = "objective=[{collar=0.0}, {collar=0.25, weight=2, skip_overlap=true}]"
     assert run(files, "--trials", 4, "--set", weighted).exit_code == 0
-    assert count_trials(files) == 4 and f"[default: {TuneOptions().trials}]" in run(files, "--help").stdout
+    assert count_trials(files) == 4
+    described = " ".join(run(files, "--help").stdout.split())
+    assert f"[default: {TuneOptions().trials}]" in described and f"[default: {Term().collar}]" in described
     assert run(files, "--model", "m").exit_code == 2
     (files / "probs" / "s1.npy").unlink()
     result = run(files)
