@@ -1,0 +1,387 @@
+"""Who said what, in recordings of any length: the multi-speaker ASR as users meet it.
+
+    diarize    the whole recording, so that a speaker is the same from its beginning to its end
+    cut        into pieces as long as the training samples, at the silences that the diarizer hears (stage 2's rule)
+    write      the SST of each piece, the diarizer's posteriors as speaker kernels. In a piece speakers are numbered by
+               their arrival in it, so the columns of the posteriors are sorted that way: <spk0> is then a known speaker
+    lay out    a speaker's words over the time in which the diarizer hears that speaker, as stage 3 does
+
+A model without a diarizer inside (systems 1 and, in training, 4) needs one from outside for recordings that are longer
+than a piece. Without any, pieces are cut at the silences of a speech detector, and speakers are those of a piece.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from sortk.formats import audio
+from sortk.formats.files import FormatError
+from sortk.formats.tokens import Tokenizer, load_tokenizer
+from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
+from sortk.inference.load import LoadedDiarizer, read_model
+from sortk.models.canary import CanaryOptions
+from sortk.models.decoding import DecodingOptions, SstConstraint, search
+from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, count_frames
+from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.weights import check_weights
+from sortk.prepare.activity import DetectorOptions, detect_speech
+from sortk.prepare.posteriors import FRAME_US
+from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
+from sortk.prepare.sst import Level, SpokenWord, join_words, parse_sst
+from sortk.prepare.syllables import approximate_word_times
+from sortk.prepare.windows import cut_windows
+from sortk.records import Segment, Session
+
+log = logging.getLogger(__name__)
+
+OnError = Callable[[Session, Exception], None]
+POOL = 64  # sessions whose pieces of like length are decoded together
+BATCH_SECONDS = {"cpu": 80.0, "cuda": 1600.0}  # of padded audio
+MIN_WORD_US = 1000
+TURN_GAP_SECONDS = 0.5  # words of a speaker with no longer pause between them are one utterance
+
+
+@dataclass(frozen=True)
+class TranscribeOptions:
+    """How recordings are cut and written."""
+
+    piece_seconds: float = 20.0  # longest piece, as long as the samples of training (stage 2)
+    search_seconds: float = 10.0  # at its end, in which the best silence to cut at is looked for
+    threshold: float = 0.5  # posterior from which on a speaker speaks
+    lang: str = "en_US"  # whose words get times, as pyphen names it
+    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.search_seconds < self.piece_seconds:
+            raise ValueError(
+                f"search_seconds must lie between 0 and piece_seconds ({self.piece_seconds:g}), "
+                f"not {self.search_seconds:g}"
+            )
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, not {self.threshold}")
+
+
+class Piece(NamedTuple):
+    """A stretch of a recording that is written at a time; times count from the start of the session."""
+
+    session: Session
+    span: Span  # microseconds
+    probs: Posteriors | None  # (frames, speakers), columns by arrival in the piece; None: nobody was asked
+    speakers: tuple[str, ...]  # the name of each column
+
+    @property
+    def seconds(self) -> float:
+        return to_seconds(self.span[1] - self.span[0])
+
+
+class Transcriber:
+    """A trained model with all that it takes to use it."""
+
+    def __init__(
+        self,
+        model: MsAsr,
+        tokenizer: Tokenizer,
+        level: Level,
+        options: TranscribeOptions | None = None,
+        diarizer: Diarizer | None = None,
+    ) -> None:
+        """`diarizer` takes the place of the one inside the model."""
+        self.model, self.tokenizer, self.level = model.eval(), tokenizer, level
+        self.options = options or TranscribeOptions()
+        if diarizer is None and model.diarizer is not None:
+            diarizer = Diarizer(LoadedDiarizer(model.diarizer))
+        if model.kernels is not None and diarizer is None:
+            raise ValueError("this model has to be told who speaks, and has no diarizer inside: give one (--diarizer)")
+        n_speakers = model.options.n_speakers
+        if model.kernels is not None and diarizer is not None and diarizer.model.options.n_speakers != n_speakers:
+            n_given = diarizer.model.options.n_speakers
+            raise ValueError(f"the diarizer tells {n_given} speakers apart, but the ASR is for {n_speakers}")
+        self.diarizer = diarizer
+        self._is_named = level in ("word", "segment")
+        self._constraint = SstConstraint(tokenizer, model.options.asr.n_tokens, self._is_named, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.asr.features.window.device
+
+    def __call__(self, source: str | Path | Session) -> list[Segment]:
+        """The words of a recording, one segment each, in the order of their starts; times count from its file's."""
+        session = source if isinstance(source, Session) else Session(Path(source).stem, Path(source))
+        [(_, words)] = self.transcribe([session])
+        return words
+
+    def transcribe(
+        self, sessions: Sequence[Session], on_error: OnError | None = None
+    ) -> Iterator[tuple[Session, list[Segment]]]:
+        """The words of each session, in order.
+
+        With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
+        """
+        for first in range(0, len(sessions), POOL):
+            yield from self._transcribe_pool(sessions[first : first + POOL], on_error)
+
+    def _transcribe_pool(
+        self, sessions: Sequence[Session], on_error: OnError | None
+    ) -> Iterator[tuple[Session, list[Segment]]]:
+        pieces_of: dict[str, list[Piece]] = {}
+        for session in sessions:
+            try:
+                pieces_of[session.session_id] = self.cut(session)
+            except (ValueError, OSError) as error:
+                if on_error is None:
+                    raise
+                on_error(session, error)
+        pieces = [piece for own in pieces_of.values() for piece in own]
+        texts: dict[tuple[str, Span], str] = {}
+        for batch in _split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])):
+            keys = [(piece.session.session_id, piece.span) for piece in batch]
+            texts |= zip(keys, self.write(batch), strict=True)
+        for session in sessions:
+            if session.session_id in pieces_of:
+                own = pieces_of[session.session_id]
+                words = [
+                    word
+                    for number, piece in enumerate(own)
+                    for word in self.lay_out(piece, texts[session.session_id, piece.span], number, len(own))
+                ]
+                yield session, sorted(words, key=lambda word: (word.start, word.end))
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def cut(self, session: Session) -> list[Piece]:
+        """The pieces of a session, cut where it is quiet."""
+        end = to_us(measure_seconds(session))
+        if end < to_us(HOP_SAMPLES / SAMPLE_RATE):
+            return []  # below 10 ms
+        if self.diarizer is None:
+            return [Piece(session, span, None, ()) for span in self._cut_unheard(session, end)]
+        [(_, probs)] = self.diarizer.hear([session])
+        active = [find_active(column, self.options.threshold) for column in probs.T]
+        spans = self._cut_at_silence([span for own in active for span in own], end)
+        return [self._take_piece(session, span, probs) for span in spans]
+
+    def _cut_unheard(self, session: Session, end: int) -> list[Span]:
+        if end <= to_us(self.options.piece_seconds):
+            return [(0, end)]
+        log.warning(
+            "%s: without a diarizer, speakers of one piece of at most %g s are not those of the next",
+            session.session_id,
+            self.options.piece_seconds,
+        )
+        start = to_us(session.offset)
+        speech = detect_speech(session.audio_path, (start, start + end), DetectorOptions())
+        return self._cut_at_silence([(first - start, last - start) for first, last in speech], end)
+
+    def _cut_at_silence(self, speech: Sequence[Span], end: int) -> list[Span]:
+        longest, search_us = to_us(self.options.piece_seconds), to_us(self.options.search_seconds)
+        quiet = _find_gaps(merge(speech), end)
+        shortest = min(FRAME_US, longest - search_us - 1)
+        return cut_windows((0, end), quiet, Profile(speech), shortest, longest, search_us)
+
+    def _take_piece(self, session: Session, span: Span, probs: Posteriors) -> Piece:
+        # The frames of the piece's own samples: the first is the one in which it begins.
+        first = span[0] // FRAME_US
+        n_frames = count_frames(_count_samples(span))
+        own = probs[first : first + n_frames]
+        order = order_by_arrival(own, self.options.threshold)
+        return Piece(session, span, own[:, order], tuple(f"speaker_{column}" for column in order))
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def write(self, pieces: Sequence[Piece]) -> list[str]:
+        """The SST of each piece."""
+        clips = [torch.from_numpy(_read(piece)) for piece in pieces]
+        samples = pad_sequence(clips, batch_first=True).to(self.device)
+        lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
+        probs = self._pad_posteriors(pieces, count_frames(samples.shape[1]))
+        states, n_frames = self.model.encode(samples, None if len({*lengths.tolist()}) == 1 else lengths, probs)
+        options, tokenizer, decoder = self.options.decoding, self.tokenizer, self.model.asr.decoder
+        limits = [options.limit_tokens(piece.seconds) for piece in pieces]
+        steps = decoder.start(states, n_frames, options.beam, len(tokenizer.prompt) + max(limits))
+        found = search(steps, tokenizer.prompt, tokenizer.end, limits, options, self._constraint, self.device)
+        return [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+
+    def _pad_posteriors(self, pieces: Sequence[Piece], n_frames: int) -> torch.Tensor | None:
+        if self.model.kernels is None:
+            return None
+        padded = torch.zeros(len(pieces), n_frames, self.model.options.n_speakers)
+        for row, piece in zip(padded, pieces, strict=True):
+            assert piece.probs is not None
+            row[: len(piece.probs)] = torch.from_numpy(piece.probs)
+        return padded.to(self.device)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def lay_out(self, piece: Piece, text: str, number: int, n_pieces: int) -> list[Segment]:
+        """The words of a piece with speakers and approximate times; it is the `number`-th of `n_pieces`."""
+        spoken = parse_sst(text, self.level) if text else []
+        start = to_us(piece.session.offset) + piece.span[0]
+        words = []
+        for speaker in sorted({speaker for speaker, _ in spoken}):
+            name, own = self._name_speaker(piece, speaker, number, n_pieces), _words_of(spoken, speaker)
+            spans = self._find_spans(piece, speaker)
+            for word, (first, last) in zip(own, lay_words(own, spans, self.options.lang), strict=True):
+                times = to_seconds(start + first), to_seconds(start + last)
+                words.append(Segment(piece.session.session_id, name, *times, word))
+        return words
+
+    def _name_speaker(self, piece: Piece, speaker: int, number: int, n_pieces: int) -> str:
+        """Speakers of the whole recording if the diarizer knows them, else of the piece, or turns (SOT)."""
+        if self._is_named and speaker < len(piece.speakers):
+            return piece.speakers[speaker]
+        name = f"speaker_{speaker}" if self._is_named else f"turn_{speaker}"
+        return name if n_pieces == 1 else f"piece_{number}_{name}"
+
+    def _find_spans(self, piece: Piece, speaker: int) -> list[Span]:
+        """Where the speaker is heard in the piece, from its start on; else where anybody is; else all of it."""
+        whole = (0, piece.span[1] - piece.span[0])
+        if piece.probs is None:
+            return [whole]
+        own = piece.probs[:, speaker : speaker + 1] if self._is_named else piece.probs
+        for heard in (own, piece.probs):
+            columns = [span for column in heard.T for span in find_active(column, self.options.threshold)]
+            if spans := clip(merge(columns), *whole):
+                return spans
+        return [whole]
+
+
+def find_active(column: npt.NDArray[np.float32], threshold: float) -> list[Span]:
+    """Where the posteriors of one speaker are above the threshold, in microseconds from the first frame on."""
+    steps = np.diff((column > threshold).astype(np.int8), prepend=0, append=0)
+    onsets, offsets = np.flatnonzero(steps > 0).tolist(), np.flatnonzero(steps < 0).tolist()
+    return [(onset * FRAME_US, offset * FRAME_US) for onset, offset in zip(onsets, offsets, strict=True)]
+
+
+def order_by_arrival(probs: Posteriors, threshold: float) -> list[int]:
+    """Columns in the order in which they are first above the threshold; those that never are stay behind, as given."""
+    active = probs > threshold
+    first = np.where(active.any(axis=0), active.argmax(axis=0) if len(active) else 0, len(probs))
+    return [int(column) for column in np.argsort(first, kind="stable")]
+
+
+def lay_words(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") -> list[Span]:
+    """Approximate times of words that are said, one after the other, in stretches of speech, in microseconds.
+
+    On a clock that stands still between the stretches they share the time as stage 3 says; each word then lies in the
+    stretch in which its middle is.
+    """
+    elapsed = np.cumsum([0, *(end - start for start, end in spans)])
+    times = []
+    for word in approximate_word_times(words, 0.0, to_seconds(int(elapsed[-1])), lang):
+        first, last = to_us(word.start), to_us(word.end)
+        place = min(int(np.searchsorted(elapsed, (first + last) / 2, side="right")) - 1, len(spans) - 1)
+        start, end = spans[place]
+        shift = start - int(elapsed[place])
+        begin = min(max(first + shift, start), end - MIN_WORD_US)
+        times.append((begin, max(min(last + shift, end), begin + MIN_WORD_US)))
+    return times
+
+
+def _words_of(spoken: Iterable[SpokenWord], speaker: int) -> list[str]:
+    return [word for number, word in spoken if number == speaker]
+
+
+def _find_gaps(speech: Sequence[Span], end: int) -> list[Span]:
+    """Stretches from 0 to `end` in which nobody speaks."""
+    edges = [0, *(min(edge, end) for span in speech for edge in span), end]
+    return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if last > first]
+
+
+def _count_samples(span: Span) -> int:
+    return round(to_seconds(span[1] - span[0]) * SAMPLE_RATE)
+
+
+def _read(piece: Piece) -> audio.Samples:
+    samples = audio.read(piece.session.audio_path, piece.session.offset + to_seconds(piece.span[0]), piece.seconds)
+    return samples if len(samples) >= HOP_SAMPLES else np.pad(samples, (0, HOP_SAMPLES - len(samples)))
+
+
+def _split_batches(pieces: Sequence[Piece], batch_seconds: float) -> Iterator[list[Piece]]:
+    """Pieces of like length, as many as may be padded to the longest of them."""
+    batch: list[Piece] = []
+    for piece in sorted(pieces, key=lambda piece: piece.seconds):
+        if batch and piece.seconds * (len(batch) + 1) > batch_seconds:
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Texts for people
+
+
+def find_utterances(words: Sequence[Segment]) -> list[Segment]:
+    """What each speaker says without a longer pause, in the order of the starts."""
+    return sorted(join_words(words, TURN_GAP_SECONDS), key=lambda segment: (segment.start, segment.end))
+
+
+def format_dialogue(words: Sequence[Segment]) -> str:
+    """`Speaker 1: ...`, a line for each turn, speakers numbered as the diarizer does, or as they come."""
+    names = {name: f"Speaker {number}" for number, name in enumerate(sorted({w.speaker for w in words}), start=1)}
+    numbered = {name: f"Speaker {int(name.removeprefix('speaker_')) + 1}" for name in names if _is_numbered(name)}
+    names |= numbered if len(numbered) == len(names) else {}
+    lines: list[tuple[str, list[str]]] = []
+    for utterance in find_utterances(words):
+        if not lines or lines[-1][0] != utterance.speaker:
+            lines.append((utterance.speaker, []))
+        lines[-1][1].append(utterance.text)
+    return "".join(f"{names[speaker]}: {' '.join(texts)}\n" for speaker, texts in lines)
+
+
+def _is_numbered(name: str) -> bool:
+    return name.startswith("speaker_") and name.removeprefix("speaker_").isdecimal()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models from disk
+
+
+def load_transcriber(
+    path: Path,
+    diarizer_path: Path | None = None,
+    options: TranscribeOptions | None = None,
+    device: str | None = None,
+) -> Transcriber:
+    """A transcriber from a model folder, on the GPU if there is one."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    weights, config = read_model(path)
+    tokenizer = load_tokenizer(path, config)
+    try:
+        model_options = _read_options(config)
+        model = MsAsr(model_options)
+        prefix = "" if config["model"] == "msasr" else "asr."
+        weights = {f"{prefix}{name}": tensor for name, tensor in weights.items()}
+        check_weights(model.state_dict(), weights)
+        if tokenizer.n_tokens > model_options.asr.n_tokens:
+            raise ValueError(f"{tokenizer.n_tokens} tokens are more than the {model_options.asr.n_tokens} of the model")
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    model.load_state_dict(weights)
+    diarizer = load(diarizer_path, DiarizeOptions(), device) if diarizer_path else None
+    level = config.get("level", "word")
+    if level not in ("word", "segment", "sot", "dom-sot"):
+        raise FormatError(path, None, f"its transcripts are of an unknown level, {level!r}")
+    return Transcriber(model.to(device), tokenizer, level, options, diarizer)
+
+
+def _read_options(config: dict[str, object]) -> MsAsrOptions:
+    options = config["options"]
+    assert isinstance(options, dict)
+    if config["model"] == "canary":  # as NVIDIA trained it: nobody tells it who speaks
+        asr = CanaryOptions.from_json(options)
+        return MsAsrOptions(asr, "none")
+    if config["model"] == "msasr":
+        return MsAsrOptions.from_json(options)
+    raise ValueError(f"is {config['model']!r}, not an ASR (msasr or canary)")
