@@ -19,7 +19,14 @@ from sortk.models.transformer import SelfAttention
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Session
-from sortk.training.batches import BatchLoader, ConversationSource, SessionSource, Source, read_segments
+from sortk.training.batches import (
+    BatchLoader,
+    ConversationSource,
+    SessionSource,
+    Source,
+    name_at_speed,
+    read_segments,
+)
 from sortk.training.checkpoint import Checkpoints
 from sortk.training.diarizer import DiarizerTask
 from sortk.training.loop import train
@@ -62,7 +69,7 @@ def train_diarizer(
         compare_frames(model)
     if initial is not None:
         start_from(model, initial[0])
-    number_of = number_speakers(data) if options.global_speakers else {}
+    number_of = number_speakers(data, options) if options.global_speakers else {}
     validation = BatchLoader(
         [SessionSource(data.valid, options.n_speakers, options.validation_seconds, seed)],
         options.phases[-1].loop.batch_seconds,
@@ -154,10 +161,11 @@ def count_parameters(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def number_speakers(data: TrainingData) -> dict[str, int]:
-    """A number for every speaker of the training data."""
+def number_speakers(data: TrainingData, options: TrainDiarOptions) -> dict[str, int]:
+    """A number for every speaker of the training data, and for each as heard at another speed."""
     names = {segment.speaker for session in data.train for segment in read_segments(session)}
-    names |= {speaker.speaker for speaker in data.speakers}
+    speeds = {1.0, *options.encoder_warmup.speeds, *(speed for phase in options.phases for speed in phase.speeds)}
+    names |= {name_at_speed(speaker.speaker, speed) for speaker in data.speakers for speed in speeds}
     return {name: number for number, name in enumerate(sorted(names))}
 
 
@@ -178,7 +186,7 @@ def find_sources(
             data.simulate, seconds=phase.seconds, min_speakers=phase.min_speakers, max_speakers=phase.max_speakers
         )
         simulator = Simulator(data.speakers, simulated, seed, f"fly-{phase.name}")
-        sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of))
+        sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of, phase.speeds))
     return sources
 
 
