@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sortk.formats import audio
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import save_model
+from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
+from sortk.inference.diarize import Diarizer
+from sortk.inference.load import LoadedDiarizer
+from sortk.inference.transcribe import (
+    Piece,
+    TranscribeOptions,
+    Transcriber,
+    find_active,
+    find_utterances,
+    format_dialogue,
+    lay_words,
+    load_transcriber,
+    order_by_arrival,
+)
+from sortk.models.canary import CanaryOptions
+from sortk.models.fastconformer import FastConformerOptions
+from sortk.models.features import FeatureOptions
+from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerOptions
+from sortk.prepare.sst import parse_sst
+from sortk.records import Segment, Session
+
+TOKENIZER = train_tokenizer(["one two three four five six"], 40, n_speakers=2)
+ENCODER = FastConformerOptions(d_model=32, n_layers=1, n_heads=2, subsampling_channels=8, scale_input=False)
+ASR = CanaryOptions(
+    n_tokens=TOKENIZER.n_tokens,
+    max_tokens=400,
+    features=FeatureOptions(n_mels=16),
+    encoder=ENCODER,
+    decoder=TransformerOptions(d_model=32, n_layers=1, n_heads=2, d_inner=64, pre_norm=True),
+)
+DIARIZER = SortformerOptions(
+    n_speakers=2,
+    features=FeatureOptions(n_mels=16),
+    encoder=ENCODER,
+    transformer=TransformerOptions(d_model=16, n_layers=1, n_heads=2, d_inner=32),
+)
+SUPERVISED = MsAsrOptions(ASR, "frozen", 2, DIARIZER)
+SECONDS = 45.0
+
+
+class KnownDiarizer(Diarizer):
+    """Says what the test wants."""
+
+    def __init__(self, probs: npt.NDArray[np.float32]) -> None:
+        super().__init__(LoadedDiarizer(Sortformer(DIARIZER).eval()))
+        self.probs = probs
+
+    def hear(self, sessions, on_error=None, on_heard=float):  # type: ignore[no-untyped-def]
+        return iter([(session, self.probs) for session in sessions])
+
+
+class Scribe(Transcriber):
+    """Writes the same text for every piece."""
+
+    text = "<spk0> one two <spk1> three"
+
+    def write(self, pieces):  # type: ignore[no-untyped-def]
+        return [self.text] * len(pieces)
+
+
+def build(options: MsAsrOptions = SUPERVISED) -> MsAsr:
+    torch.manual_seed(0)
+    return MsAsr(options).eval()
+
+
+def activity(*turns: tuple[int, float, float], seconds: float = SECONDS) -> npt.NDArray[np.float32]:
+    """Posteriors of two speakers: 0.9 from start to end of each turn, else 0.1."""
+    probs = np.full((round(seconds / 0.08), 2), 0.1, np.float32)
+    for speaker, start, end in turns:
+        probs[round(start / 0.08) : round(end / 0.08), speaker] = 0.9
+    return probs
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    rng = np.random.default_rng(0)
+    audio.write_flac(tmp_path / "meeting.flac", (0.1 * rng.standard_normal(round(16000 * SECONDS))).astype(np.float32))
+    return Session("meeting", tmp_path / "meeting.flac")
+
+
+TURNS = ((0, 0.8, 8.0), (1, 8.8, 16.0), (1, 18.4, 30.4), (0, 31.2, 36.0), (1, 37.6, 44.0))
+
+
+def test_a_word_of_any_piece_has_a_speaker_of_the_whole_recording(session: Session) -> None:
+    scribe = Scribe(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity(*TURNS)))
+    pieces = scribe.cut(session)
+    spans = [(start / 1e6, end / 1e6) for start, end in (piece.span for piece in pieces)]
+    # Cut in the middle of the longest silence in the last ten seconds of 20 s: 16.0 to 18.4, and 36.0 to 37.2.
+    assert spans == [(0.0, 17.2), (17.2, 36.6), (36.6, 45.0)]
+    assert [piece.speakers for piece in pieces] == [
+        ("speaker_0", "speaker_1"),
+        ("speaker_1", "speaker_0"),
+        ("speaker_1", "speaker_0"),
+    ]
+    words = scribe(session)
+    assert [(word.speaker, word.text) for word in words[:6]] == [
+        ("speaker_0", "one"),
+        ("speaker_0", "two"),
+        ("speaker_1", "three"),
+        ("speaker_1", "one"),
+        ("speaker_1", "two"),
+        ("speaker_0", "three"),
+    ]
+    # Each word lies where its speaker is heard.
+    for word in words[:8]:
+        turns = [(s, e) for k, s, e in TURNS if f"speaker_{k}" == word.speaker]
+        assert any(s - 0.09 <= word.start < word.end <= e + 0.09 for s, e in turns), word
+    assert words[0].start == pytest.approx(0.8) and words[2].end == pytest.approx(16.0)
+
+
+def test_posteriors_of_a_piece_are_sorted_by_arrival_in_it(session: Session) -> None:
+    scribe = Scribe(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity(*TURNS)))
+    _, second, _ = scribe.cut(session)
+    assert second.probs is not None and second.probs.shape == (243, 2)
+    first_active = (second.probs > 0.5).argmax(axis=0)
+    assert first_active.tolist() == [15, 175]  # 18.4 s and 31.2 s, from 17.2 s on
+
+
+def test_offset_and_duration_of_a_session_count(session: Session) -> None:
+    part = replace(session, offset=20.0, duration=10.0)
+    scribe = Scribe(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity((1, 2.0, 9.6), seconds=10.0)))
+    (piece,) = scribe.cut(part)
+    assert piece.span == (0, 10_000_000)
+    words = scribe(part)
+    assert {word.text: word.speaker for word in words} == {"one": "speaker_1", "two": "speaker_1", "three": "speaker_0"}
+    assert min(word.start for word in words) == 22.0 and max(word.end for word in words) == 29.6
+
+
+def test_pieces_are_written_with_valid_sst_alone_and_in_batches(session: Session) -> None:
+    transcriber = Transcriber(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity(*TURNS)))
+    pieces = transcriber.cut(session)
+    together = transcriber.write(pieces)
+    assert [transcriber.write([piece])[0] for piece in pieces] == together
+    for text in together:
+        assert text == "" or parse_sst(text)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_diarizer_inside_is_asked(session: Session, beam: int) -> None:
+    decoding = replace(TranscribeOptions().decoding, beam=beam, tokens_per_second=1.0, tokens_more=5)
+    short = replace(session, duration=3.0)
+    transcriber = Transcriber(build(), TOKENIZER, "word", TranscribeOptions(decoding=decoding))
+    assert transcriber.diarizer is not None
+    for word in transcriber(short):
+        assert word.speaker in ("speaker_0", "speaker_1") and 0 <= word.start < word.end <= 3.0
+
+
+def test_without_a_diarizer_speakers_are_those_of_a_piece(session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    scribe = Scribe(build(MsAsrOptions(ASR, "none", 2)), TOKENIZER, "word")
+    short = scribe(replace(session, duration=5.0))
+    assert {word.speaker for word in short} == {"speaker_0", "speaker_1"} and not caplog.records
+    long = scribe(session)
+    assert "without a diarizer, speakers of one piece" in caplog.text
+    assert {word.speaker for word in long} >= {"piece_0_speaker_0", "piece_1_speaker_0"}
+
+
+def test_turns_without_names_stay_apart(session: Session) -> None:
+    scribe = Scribe(build(MsAsrOptions(ASR, "none", 2)), TOKENIZER, "sot")
+    scribe.text = "one <cs> two <cs> three"
+    assert [w.speaker for w in scribe(replace(session, duration=5.0))].count("turn_1") == 1
+
+
+def test_silence_and_nothing_are_no_words(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "short.flac", np.zeros(100, np.float32))
+    scribe = Scribe(build(), TOKENIZER, "word")
+    assert scribe(tmp_path / "short.flac") == []
+    scribe.text = ""
+    audio.write_flac(tmp_path / "silence.flac", np.zeros(32000, np.float32))
+    assert scribe(tmp_path / "silence.flac") == []
+
+
+def test_a_bad_file_is_told_of_and_the_others_go_on(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "bad.wav").write_text("no audio")
+    bad, short = Session("bad", tmp_path / "bad.wav"), replace(session, duration=2.0)
+    told: list[str] = []
+    scribe = Scribe(build(), TOKENIZER, "word")
+    done = list(scribe.transcribe([bad, short], lambda session, error: told.append(session.session_id)))
+    assert told == ["bad"] and [one.session_id for one, _ in done] == ["meeting"]
+    with pytest.raises(FormatError, match=r"bad.wav"):
+        list(scribe.transcribe([bad]))
+
+
+def test_what_does_not_fit_is_a_sentence() -> None:
+    truth = MsAsrOptions(ASR, "truth", 2)
+    with pytest.raises(ValueError, match="has no diarizer inside: give one"):
+        Transcriber(build(truth), TOKENIZER, "word")
+    other = Diarizer(LoadedDiarizer(Sortformer(replace(DIARIZER, n_speakers=4)).eval()))
+    with pytest.raises(ValueError, match="the diarizer tells 4 speakers apart, but the ASR is for 2"):
+        Transcriber(build(truth), TOKENIZER, "word", diarizer=other)
+    with pytest.raises(ValueError, match="search_seconds must lie between 0 and piece_seconds"):
+        TranscribeOptions(piece_seconds=5.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts
+
+
+def test_columns_by_arrival() -> None:
+    probs = np.array([[0.1, 0.4, 0.1, 0.9], [0.1, 0.9, 0.2, 0.9], [0.9, 0.1, 0.3, 0.1]], np.float32)
+    assert order_by_arrival(probs, 0.5) == [3, 1, 0, 2]
+    assert order_by_arrival(probs[:0], 0.5) == [0, 1, 2, 3]
+
+
+def test_active_spans_by_hand() -> None:
+    column = np.array([0.9, 0.9, 0.1, 0.6, 0.5], np.float32)
+    assert find_active(column, 0.5) == [(0, 160_000), (240_000, 320_000)]
+
+
+def test_words_share_the_time_of_speech_and_not_the_pauses() -> None:
+    spans = [(1_000_000, 2_000_000), (5_000_000, 6_000_000)]
+    assert lay_words(["one", "one"], spans) == spans
+    three = lay_words(["one", "one", "one"], spans)
+    assert three[0] == (1_000_000, 1_666_667) and three[2] == (5_333_333, 6_000_000)
+    assert three[1][0] >= 1_666_666 and three[1][1] <= 5_333_334  # on one side of the pause
+
+
+@given(
+    st.lists(st.sampled_from(["one", "seven", "a", "international"]), max_size=30),
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=6),
+)
+def test_words_stay_in_order_and_inside_speech(words: list[str], lengths: list[tuple[int, int]]) -> None:
+    spans, at = [], 0
+    for gap, length in lengths:
+        spans.append((at + gap * 80_000, at + (gap + length) * 80_000))
+        at = spans[-1][1]
+    times = lay_words(words, spans)
+    assert len(times) == len(words)
+    assert [start for start, _ in times] == sorted(start for start, _ in times)
+    for start, end in times:
+        assert start < end and any(first <= start and end <= last for first, last in spans)
+
+
+def word(text: str, speaker: str, start: float) -> Segment:
+    return Segment("m", speaker, start, start + 0.4, text)
+
+
+WORDS = [word("so", "speaker_1", 0.0), word("yes", "speaker_0", 0.5), word("shall", "speaker_1", 0.6),
+         word("we", "speaker_1", 1.0), word("fine", "speaker_1", 9.0)]  # fmt: skip
+
+
+def test_a_dialogue_by_hand() -> None:
+    assert [u.text for u in find_utterances(WORDS)] == ["so shall we", "yes", "fine"]
+    assert format_dialogue(WORDS) == "Speaker 2: so shall we\nSpeaker 1: yes\nSpeaker 2: fine\n"
+    renamed = [replace(one, speaker=f"piece_0_{one.speaker}") for one in WORDS]
+    assert format_dialogue(renamed).startswith("Speaker 2: so shall we\nSpeaker 1: yes")
+    assert format_dialogue([]) == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folders
+
+
+def save(folder: Path, options: MsAsrOptions, tokenizer: Tokenizer = TOKENIZER, **changed: object) -> Path:
+    save_tokenizer(folder, tokenizer)
+    config = {"model": "msasr", "options": options.to_json(), "tokenizer": tokenizer.settings.to_json()}
+    save_model(folder, build(options).state_dict(), config | {"level": "word"} | changed)
+    return folder
+
+
+def test_a_model_folder_comes_back(tmp_path: Path, session: Session) -> None:
+    transcriber = load_transcriber(save(tmp_path / "model", SUPERVISED), device="cpu")
+    known = Transcriber(build(), TOKENIZER, "word")
+    short = replace(session, duration=2.0)
+    assert transcriber(short) == known(short)
+
+
+def test_a_canary_alone_can_be_used(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, TOKENIZER)
+    config = {"model": "canary", "options": ASR.to_json(), "tokenizer": TOKENIZER.settings.to_json()}
+    weights = build(MsAsrOptions(ASR, "none", 2)).asr.state_dict()
+    save_model(tmp_path, weights, config)
+    assert load_transcriber(tmp_path, device="cpu").diarizer is None
+
+
+def test_broken_folders_are_sentences(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", SUPERVISED)
+    config = json.loads((folder / "config.json").read_text())
+
+    def refuse(sentence: str, **changed: object) -> None:
+        (folder / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(FormatError, match=sentence):
+            load_transcriber(folder, device="cpu")
+
+    refuse("is 'sortformer', not an ASR", model="sortformer")
+    refuse("says nothing about a tokenizer", tokenizer=None)
+    refuse("its transcripts are of an unknown level, 'letter'", level="letter")
+    refuse("tensor 'adapters", options=replace(SUPERVISED, adapters=4).to_json())
+    fewer = replace(SUPERVISED, asr=replace(ASR, n_tokens=20)).to_json()
+    refuse("tensor 'asr.decoder.bias' is|tensor 'asr.decoder.embedding.weight' is", options=fewer)
+
+
+def test_a_piece_knows_its_length() -> None:
+    assert Piece(Session("a", Path("a")), (1_500_000, 4_000_000), None, ()).seconds == 2.5
