@@ -13,9 +13,12 @@ import torch
 import yaml
 from torch import Tensor
 
+from sortk.models.canary import Canary, CanaryOptions
+from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, mel_filters
-from sortk.models.nemo import name_sortformer_tensor
+from sortk.models.nemo import CANARY_NAMES, SORTFORMER_NAMES, name_tensor
 from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerOptions
 
 ASR = "nemo.collections.asr"
 
@@ -29,43 +32,51 @@ def sortformer_config(options: SortformerOptions, streaming: bool = False) -> di
         "streaming_mode": streaming,
         "model_defaults": dict(sizes),
         "preprocessor": preprocessor_config(options.features.n_mels, options.features.normalize),
-        "encoder": {
-            "_target_": f"{ASR}.modules.ConformerEncoder",
-            "feat_in": options.features.n_mels,
-            "feat_out": -1,
-            "n_layers": encoder.n_layers,
-            "d_model": encoder.d_model,
-            "subsampling": "dw_striding",
-            "subsampling_factor": 8,
-            "subsampling_conv_channels": encoder.subsampling_channels,
-            "ff_expansion_factor": encoder.ff_expansion,
-            "self_attention_model": "rel_pos",
-            "n_heads": encoder.n_heads,
-            "att_context_size": [-1, -1],
-            "xscaling": encoder.scale_input,
-            "untie_biases": True,
-            "conv_kernel_size": encoder.conv_kernel,
-            "conv_norm_type": "batch_norm",
-            "conv_context_size": None,
-            "dropout": encoder.dropout,
-        },
-        "transformer_encoder": {
-            "_target_": f"{ASR}.modules.transformer.transformer_encoders.TransformerEncoder",
-            "num_layers": transformer.n_layers,
-            "hidden_size": transformer.d_model,
-            "inner_size": transformer.d_inner,
-            "num_attention_heads": transformer.n_heads,
-            "ffn_dropout": transformer.dropout,
-            "hidden_act": "relu",
-            "pre_ln": transformer.pre_norm,
-            "pre_ln_final_layer_norm": True,
-        },
+        "encoder": fastconformer_config(encoder, options.features.n_mels),
+        "transformer_encoder": transformer_config(transformer),
         "sortformer_modules": {
             "_target_": f"{ASR}.modules.sortformer_modules.SortformerModules",
             "num_spks": options.n_speakers,
             "dropout_rate": options.dropout,
             **sizes,
         },
+    }
+
+
+def fastconformer_config(options: FastConformerOptions, n_mels: int) -> dict[str, Any]:
+    return {
+        "_target_": f"{ASR}.modules.ConformerEncoder",
+        "feat_in": n_mels,
+        "feat_out": -1,
+        "n_layers": options.n_layers,
+        "d_model": options.d_model,
+        "subsampling": "dw_striding",
+        "subsampling_factor": 8,
+        "subsampling_conv_channels": options.subsampling_channels,
+        "ff_expansion_factor": options.ff_expansion,
+        "self_attention_model": "rel_pos",
+        "n_heads": options.n_heads,
+        "att_context_size": [-1, -1],
+        "xscaling": options.scale_input,
+        "untie_biases": True,
+        "conv_kernel_size": options.conv_kernel,
+        "conv_norm_type": "batch_norm",
+        "conv_context_size": None,
+        "dropout": options.dropout,
+    }
+
+
+def transformer_config(options: TransformerOptions) -> dict[str, Any]:
+    return {
+        "_target_": f"{ASR}.modules.transformer.transformer_encoders.TransformerEncoder",
+        "num_layers": options.n_layers,
+        "hidden_size": options.d_model,
+        "inner_size": options.d_inner,
+        "num_attention_heads": options.n_heads,
+        "ffn_dropout": options.dropout,
+        "hidden_act": "relu",
+        "pre_ln": options.pre_norm,
+        "pre_ln_final_layer_norm": True,
     }
 
 
@@ -86,7 +97,7 @@ def preprocessor_config(n_mels: int, normalize: str) -> dict[str, Any]:
 
 def sortformer_tensors(model: Sortformer) -> dict[str, Tensor]:
     """NVIDIA's checkpoint of a model of ours."""
-    tensors = {name_sortformer_tensor(name): tensor for name, tensor in model.state_dict().items()}
+    tensors = {name_tensor(name, SORTFORMER_NAMES): tensor for name, tensor in model.state_dict().items()}
     n_speakers, width = model.speakers.weight.shape
     tensors["sortformer_modules.hidden_to_spks.weight"] = torch.zeros(n_speakers, 2 * width)
     tensors["sortformer_modules.hidden_to_spks.bias"] = torch.zeros(n_speakers)
@@ -116,6 +127,61 @@ def encoder_tensors(model: Sortformer) -> dict[str, Tensor]:
     pretraining = {"quantizer.projs": torch.zeros(1, 2), "mask_processor.mask_embedding": torch.zeros(3)}
     pretraining["decoder.layers.0.weight"] = torch.zeros(4)
     return constants(model.options.features.n_mels) | pretraining | tensors
+
+
+def canary_config(options: CanaryOptions) -> dict[str, Any]:
+    """NVIDIA's config of a Canary with these sizes."""
+    decoder = options.decoder
+    spl_tokens, english = ({"type": "bpe", "model_path": f"nemo:{n}_tokenizer.model"} for n in range(2))
+    no_transformer = {"num_layers": 0, "hidden_size": decoder.d_model}
+    return {
+        "target": f"{ASR}.models.aed_multitask_models.EncDecMultiTaskModel",
+        "prompt_format": "canary",
+        "model_defaults": {"asr_enc_hidden": options.encoder.d_model, "lm_dec_hidden": decoder.d_model},
+        "tokenizer": {"type": "agg", "dir": None, "langs": {"spl_tokens": spl_tokens, "en": english}},
+        "preprocessor": preprocessor_config(options.features.n_mels, options.features.normalize),
+        "encoder": fastconformer_config(options.encoder, options.features.n_mels),
+        "transf_encoder": transformer_config(options.transformer) if options.transformer else no_transformer,
+        "transf_decoder": {
+            "_target_": f"{ASR}.modules.transformer.get_nemo_transformer",
+            "model_name": None,
+            "pretrained": False,
+            "encoder": None,
+            "pre_ln_final_layer_norm": True,
+            "config_dict": {
+                "max_sequence_length": options.max_tokens,
+                "num_token_types": 0,
+                "embedding_dropout": 0.1,
+                "learn_positional_encodings": False,
+                "hidden_size": decoder.d_model,
+                "inner_size": decoder.d_inner,
+                "num_layers": decoder.n_layers,
+                "num_attention_heads": decoder.n_heads,
+                "ffn_dropout": decoder.dropout,
+                "hidden_act": "relu",
+                "pre_ln": True,
+                "vocab_size": "None",
+            },
+        },
+        "head": {
+            "_target_": f"{ASR}.parts.submodules.token_classifier.TokenClassifier",
+            "num_layers": 1,
+            "activation": "relu",
+            "log_softmax": True,
+            "hidden_size": decoder.d_model,
+            "num_classes": options.n_tokens,
+        },
+    }
+
+
+def canary_tensors(model: Canary) -> dict[str, Tensor]:
+    """NVIDIA's checkpoint of a model of ours."""
+    decoder = model.decoder
+    tensors = {name_tensor(name, CANARY_NAMES): tensor for name, tensor in model.state_dict().items()}
+    tensors["log_softmax.mlp.layer0.weight"] = decoder.embedding.weight.detach()
+    positions = decoder.count(decoder.max_tokens, torch.device("cpu"))
+    tensors["transf_decoder._embedding.position_embedding.pos_enc"] = positions
+    return constants(model.options.features.n_mels) | tensors
 
 
 def random_sortformer(options: SortformerOptions, seed: int = 0) -> Sortformer:
@@ -154,7 +220,10 @@ def write_nemo(
     """An archive in which every name has ./ in front, as NVIDIA's have."""
     weights = io.BytesIO()
     torch.save(dict(tensors), weights)
-    members = {"model_config.yaml": yaml.safe_dump(dict(config)).encode(), "model_weights.ckpt": weights.getbuffer()}
+    members = {
+        "model_config.yaml": yaml.safe_dump(dict(config), sort_keys=False).encode(),
+        "model_weights.ckpt": weights.getbuffer(),
+    }
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
         folder = tarfile.TarInfo("./")
         folder.type = tarfile.DIRTYPE

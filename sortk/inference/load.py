@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
+from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary
 from sortk.inference.memory import give_back_freed_memory
 from sortk.inference.streaming import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
@@ -52,10 +53,19 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights and config of a model, as a model folder has them."""
     if path.is_dir():
         return load_model(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such model folder or .nemo file")
-    converted = _read_nemo(path)
-    return converted.weights, converted.config
+    model, _ = _read_nemo(path)
+    return model.weights, model.config
+
+
+def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
+    """The same with the tokenizer that an ASR has."""
+    if path.is_dir():
+        weights, config = load_model(path)
+        return weights, config, load_tokenizer(path, config)
+    model, tokenizer = _read_nemo(path)
+    if tokenizer is None:
+        raise FormatError(path, None, f"holds the model {model.config['model']!r}, which is not an ASR")
+    return model.weights, model.config, tokenizer
 
 
 def import_nemo(path: Path, out: Path) -> None:
@@ -67,23 +77,40 @@ def import_nemo(path: Path, out: Path) -> None:
 
 
 def _convert_file(path: Path, out: Path) -> None:
-    converted = _read_nemo(path)
-    save_model(out, converted.weights, converted.config)
-    n_weights = sum(tensor.numel() for tensor in converted.weights.values() if tensor.is_floating_point())
-    log.info("%s: %s with %.1fM weights", out, converted.config["model"], n_weights / 1e6)
-    for why in sorted(set(converted.left_out.values())):
-        names = [name for name, reason in converted.left_out.items() if reason == why]
+    model, tokenizer = _read_nemo(path)
+    if tokenizer is not None:
+        save_tokenizer(out, tokenizer)
+    save_model(out, model.weights, model.config)
+    n_weights = sum(tensor.numel() for tensor in model.weights.values() if tensor.is_floating_point())
+    log.info("%s: %s with %.1fM weights", out, model.config["model"], n_weights / 1e6)
+    for why in sorted(set(model.left_out.values())):
+        names = [name for name, reason in model.left_out.items() if reason == why]
         log.info("left out (%s): %s", why, ", ".join(names))
 
 
-def _read_nemo(path: Path) -> Converted:
+def _read_nemo(path: Path) -> tuple[Converted, Tokenizer | None]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such model folder or .nemo file")
     archive = nemo.read(path)
     try:
-        converted = convert(archive.config, archive.tensors)
-        _streaming_options(converted.config)
+        model = convert(archive.config, archive.tensors)
+        _streaming_options(model.config)
+        if not model.files:
+            return model, None
+        tokenizer = _find_tokenizer(archive, model)
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
-    return converted
+    return replace(model, config=model.config | {"tokenizer": tokenizer.settings.to_json()}), tokenizer
+
+
+def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
+    contents = {ours: archive.files[theirs] for ours, theirs in model.files.items()}
+    settings = settings_of_canary(list(contents), str(archive.config.get("prompt_format", "canary")))
+    tokenizer = Tokenizer(contents, settings)
+    n_rows = model.config["options"]["n_tokens"]
+    if tokenizer.n_tokens > n_rows:
+        raise ValueError(f"the tokenizers have {tokenizer.n_tokens} tokens, but the model knows only {n_rows}")
+    return tokenizer
 
 
 def _build_diarizer(config: Mapping[str, Any]) -> Sortformer | Eend:

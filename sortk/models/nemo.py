@@ -5,6 +5,7 @@ or left out for a reason that is named.
 
     SortformerEncLabelModel               -> Sortformer, offline or streaming
     EncDec(Denoise)MaskedTokenPredModel   -> the encoder alone (NEST), to start training from
+    EncDecMultiTaskModel                  -> Canary
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sortk.models.canary import Canary, CanaryOptions, Decoder
 from sortk.models.fastconformer import FastConformer, FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, FeatureOptions, mel_filters
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
@@ -33,6 +35,7 @@ class Converted:
     config: dict[str, Any]
     weights: dict[str, Tensor]
     left_out: dict[str, str]  # NVIDIA's tensors that are not needed: name -> why
+    files: dict[str, str]  # its tokenizers: name in a model folder -> name in the archive
 
 
 def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,20 +47,23 @@ def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Convert
     """A whole model."""
     kind = _find_kind(config)
     converted = kind.convert_config(config)
-    n_layers = sum(converted["options"][part]["n_layers"] for part in kind.parts)
+    n_layers = sum(converted["options"][part]["n_layers"] for part in kind.parts if converted["options"][part])
     if n_layers > len(tensors):
         raise ValueError(f"the config asks for {n_layers} layers, but there are only {len(tensors)} tensors")
     with torch.device("meta"):  # shapes only: a config may ask for any size
-        expected = kind.build(converted["options"]).state_dict()
+        model = kind.build(converted["options"])
+    expected = model.state_dict()
     left_out = {name: why for name in tensors for prefix, why in kind.left_out.items() if name.startswith(prefix)}
     found = {name: tensor for name, tensor in tensors.items() if name not in left_out}
-    named = {kind.name_tensor(ours): tensor for ours, tensor in expected.items()}
+    named = {name_tensor(ours, kind.names): tensor for ours, tensor in expected.items()}
     absent = _name_absent(config, named) - found.keys()
     check_weights(named, found | {name: named[name] for name in absent})
     _check_constants(tensors, converted["options"]["features"]["n_mels"])
+    if isinstance(model, Canary):
+        _check_decoder(tensors, model.decoder)
     found |= {name: _make_neutral(named[name].shape) for name in absent}
-    weights = {ours: found[kind.name_tensor(ours)].to(tensor.dtype) for ours, tensor in expected.items()}
-    return Converted(converted, _separate(weights), left_out)
+    weights = {ours: found[name_tensor(ours, kind.names)].to(tensor.dtype) for ours, tensor in expected.items()}
+    return Converted(converted, _separate(weights), left_out, kind.find_files(config))
 
 
 def _name_absent(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> set[str]:
@@ -99,6 +105,22 @@ def _check_constants(tensors: Mapping[str, Tensor], n_mels: int) -> None:
         theirs = tensors.get(name, ours)
         if theirs.shape != ours.shape or not torch.allclose(theirs.float(), ours, rtol=1e-2, atol=1e-6):
             raise ValueError(f"tensor {name!r} is not what the config's preprocessor makes: other features than ours")
+
+
+def _check_decoder(tensors: Mapping[str, Tensor], decoder: Decoder) -> None:
+    """Positions that are counted as ours, and an output layer that is the embedding."""
+    positions, embedding = tensors.get(f"{EMBEDDING}.position_embedding.pos_enc"), f"{EMBEDDING}.token_embedding.weight"
+    if positions is not None:
+        fits = positions.shape == (decoder.max_tokens, decoder.embedding.embedding_dim)
+        if not fits or not torch.allclose(
+            positions.float(), decoder.count(len(positions), positions.device), atol=1e-3
+        ):
+            raise ValueError(
+                f"tensor '{EMBEDDING}.position_embedding.pos_enc' does not hold the positions that sortk counts"
+            )
+    output = tensors.get(f"{OUTPUT}.weight")
+    if output is not None and not torch.equal(output, tensors[embedding]):
+        raise ValueError(f"tensor '{OUTPUT}.weight' is not {embedding!r}; sortk supports one for both only")
 
 
 # --- configs
@@ -315,14 +337,87 @@ def _encoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": "encoder", "options": {"features": asdict(features), "encoder": asdict(encoder)}}
 
 
+def _canary_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    features = _feature_options(config, gain=False)
+    encoder = _encoder_options(config, features.n_mels)
+    transformer = None
+    if config.get("transf_encoder") is not None and Section(config, "transf_encoder").count("num_layers", least=0):
+        transformer = _transformer_options(config, "transf_encoder")
+    section = Section(config, "transf_decoder")
+    section.check_class("get_nemo_transformer")
+    section.check("model_name", None, None)
+    section.check("pretrained", False, False)
+    section.check("encoder", None, None, False)
+    section.check("pre_ln_final_layer_norm", True, True)
+    sizes = section.get("config_dict", None)
+    section.end()
+    decoder, max_tokens = _decoder_options({"transf_decoder.config_dict": sizes})
+    sizes_of_both = Section(config, "model_defaults")
+    sizes_of_both.check("asr_enc_hidden", None, encoder.d_model)
+    sizes_of_both.check("lm_dec_hidden", None, decoder.d_model)
+    head = Section(config, "head")
+    head.check_class("TokenClassifier")
+    head.check("num_layers", 1, 1)
+    head.check("log_softmax", True, True)
+    head.check("hidden_size", None, decoder.d_model)
+    head.ignore("activation", "dropout", "use_transformer_init")
+    n_tokens = head.count("num_classes")
+    head.end()
+    options = CanaryOptions(n_tokens, max_tokens, features, encoder, transformer, decoder)
+    return {"model": "canary", "options": options.to_json()}
+
+
+def _decoder_options(config: Mapping[str, Any]) -> tuple[TransformerOptions, int]:
+    """Sizes of the decoder, and the most tokens that it counts."""
+    section = Section(config, "transf_decoder.config_dict")
+    section.check("num_token_types", 2, 0)
+    section.check("learn_positional_encodings", False, False)
+    section.check("hidden_act", "relu", "relu")
+    section.check("pre_ln", False, True)
+    section.ignore("embedding_dropout", "attn_score_dropout", "attn_layer_dropout")
+    section.ignore("vocab_size")  # NVIDIA's code takes that of the tokenizers, and the head has it
+    options = TransformerOptions(
+        d_model=section.count("hidden_size"),
+        n_layers=section.count("num_layers"),
+        n_heads=section.count("num_attention_heads"),
+        d_inner=section.count("inner_size"),
+        dropout=section.number("ffn_dropout", 0.0),
+        pre_norm=True,
+    )
+    max_tokens = section.count("max_sequence_length", 512)
+    section.end()
+    return options, max_tokens
+
+
+def _find_tokenizers(config: Mapping[str, Any]) -> dict[str, str]:
+    """NVIDIA has one sentencepiece model for everything, or one for special tokens and one for each language."""
+    section = Section(config, "tokenizer")
+    section.check("type", None, "agg", "bpe")
+    if section.get("type", None) == "bpe":
+        return {"tokenizer.model": _model_file(section)}
+    languages = section.get("langs", None)
+    if not isinstance(languages, dict) or not languages:
+        raise ValueError(f"tokenizer.langs is {languages!r}, not a table of tokenizers")
+    files = {}
+    for name in languages:
+        if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+            raise ValueError(f"tokenizer.langs has {name!r}, which is not the name of a language")
+        inner = Section({f"tokenizer.langs.{name}": languages[name]}, f"tokenizer.langs.{name}")
+        inner.check("type", None, "bpe")
+        files[f"tokenizer.{name}.model"] = _model_file(inner)
+    return files
+
+
+def _model_file(section: Section) -> str:
+    path = section.get("model_path", None)
+    if not isinstance(path, str) or not path.startswith("nemo:"):
+        raise ValueError(f"{section.name}.model_path is {path!r}, not a file of the archive")
+    return path.removeprefix("nemo:")
+
+
 # --- tensors
 
-SORTFORMER_NAMES = {
-    "encoder_proj.": "sortformer_modules.encoder_proj.",
-    "hidden.": "sortformer_modules.first_hidden_to_hidden.",
-    "speakers.": "sortformer_modules.single_hidden_to_spks.",
-    "transformer.": "transformer_encoder.",
-}
+EMBEDDING, OUTPUT = "transf_decoder._embedding", "log_softmax.mlp.layer0"
 TRANSFORMER_NAMES = {
     "norm_attention": "layer_norm_1",
     "attention.query": "first_sub_layer.query_net",
@@ -334,23 +429,70 @@ TRANSFORMER_NAMES = {
     "feed_forward.linear2": "second_sub_layer.dense_out",
     "norm_out": "final_layer_norm",
 }
+DECODER_NAMES = {
+    "norm_self": "layer_norm_1",
+    "self_attention.query": "first_sub_layer.query_net",
+    "self_attention.key": "first_sub_layer.key_net",
+    "self_attention.value": "first_sub_layer.value_net",
+    "self_attention.out": "first_sub_layer.out_projection",
+    "norm_cross": "layer_norm_2",
+    "cross_attention.query": "second_sub_layer.query_net",
+    "cross_attention.key": "second_sub_layer.key_net",
+    "cross_attention.value": "second_sub_layer.value_net",
+    "cross_attention.out": "second_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_3",
+    "feed_forward.linear1": "third_sub_layer.dense_in",
+    "feed_forward.linear2": "third_sub_layer.dense_out",
+}
+Names = Mapping[str, tuple[str, Mapping[str, str]]]
+"""How our names begin -> how NVIDIA's do, and what the modules behind that are called. Others, the encoder's, agree."""
+
+SORTFORMER_NAMES: Names = {
+    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
+    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
+    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
+    "transformer.": ("transformer_encoder.", TRANSFORMER_NAMES),
+}
+CANARY_NAMES: Names = {
+    "encoder_proj.": ("encoder_decoder_proj.", {}),
+    "transformer.": ("transf_encoder.", TRANSFORMER_NAMES),
+    "decoder.embedding.": (f"{EMBEDDING}.token_embedding.", {}),
+    "decoder.norm_in.": (f"{EMBEDDING}.layer_norm.", {}),
+    "decoder.layers.": ("transf_decoder._decoder.layers.", DECODER_NAMES),
+    "decoder.norm_out.": ("transf_decoder._decoder.final_layer_norm.", {}),
+    "decoder.bias": (f"{OUTPUT}.bias", {}),
+}
 
 
-def name_sortformer_tensor(ours: str) -> str:
-    """What NVIDIA calls a tensor of our Sortformer."""
-    for prefix, theirs in SORTFORMER_NAMES.items():
+def name_tensor(ours: str, names: Names) -> str:
+    """What NVIDIA calls a tensor of ours, such as transformer.layers.0.attention.query.weight."""
+    for prefix, (theirs, modules) in names.items():
         if ours.startswith(prefix):
-            return theirs + name_transformer_tensor(ours.removeprefix(prefix))
-    return ours  # the encoder's names are NVIDIA's
+            return theirs + _name_inner(ours.removeprefix(prefix), modules)
+    return ours
 
 
-def name_transformer_tensor(ours: str) -> str:
-    """What NVIDIA calls a tensor of our TransformerEncoder, such as layers.0.attention.query.weight."""
+def _name_inner(ours: str, modules: Mapping[str, str]) -> str:
     module, _, parameter = ours.rpartition(".")
-    for name, theirs in TRANSFORMER_NAMES.items():
+    for name, theirs in modules.items():
         if module == name or module.endswith(f".{name}"):
             return f"{module.removesuffix(name)}{theirs}.{parameter}"
     return ours
+
+
+def _build_encoder(options: Mapping[str, Any]) -> nn.Module:
+    encoder = FastConformer(FastConformerOptions(**options["encoder"]), options["features"]["n_mels"])
+    return nn.ModuleDict({"encoder": encoder})
+
+
+def _no_files(_config: Mapping[str, Any]) -> dict[str, str]:
+    return {}
+
+
+CONSTANTS = {
+    "preprocessor.featurizer.window": "a constant that sortk computes",
+    "preprocessor.featurizer.fb": "a constant that sortk computes",
+}
 
 
 @dataclass(frozen=True)
@@ -360,37 +502,40 @@ class _Kind:
     convert_config: Callable[[Mapping[str, Any]], dict[str, Any]]
     build: Callable[[Mapping[str, Any]], nn.Module]  # from our options
     parts: tuple[str, ...]  # of the options, those that have layers
-    name_tensor: Callable[[str], str]  # our name -> NVIDIA's
+    names: Names
     left_out: Mapping[str, str]  # how names of tensors that we do without begin, and why
+    find_files: Callable[[Mapping[str, Any]], dict[str, str]] = _no_files  # see `Converted.files`
 
 
-def _build_encoder(options: Mapping[str, Any]) -> nn.Module:
-    encoder = FastConformer(FastConformerOptions(**options["encoder"]), options["features"]["n_mels"])
-    return nn.ModuleDict({"encoder": encoder})
-
-
-CONSTANTS = {
-    "preprocessor.featurizer.window": "a constant that sortk computes",
-    "preprocessor.featurizer.fb": "a constant that sortk computes",
-}
 _SORTFORMER = _Kind(
     _sortformer_config,
     lambda options: Sortformer(SortformerOptions.from_json(options)),
     ("encoder", "transformer"),
-    name_sortformer_tensor,
+    SORTFORMER_NAMES,
     CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
 )
 _ENCODER = _Kind(
     _encoder_config,
     _build_encoder,
     ("encoder",),
-    str,
+    {},
     CONSTANTS | dict.fromkeys(("decoder.", "quantizer.", "mask_processor."), "only for pretraining the encoder"),
+)
+_CANARY = _Kind(
+    _canary_config,
+    lambda options: Canary(CanaryOptions.from_json(options)),
+    ("encoder", "transformer", "decoder"),
+    CANARY_NAMES,
+    CONSTANTS
+    | {f"{EMBEDDING}.position_embedding.pos_enc": "a constant that sortk computes"}
+    | {f"{OUTPUT}.weight": "the embedding once more"},
+    _find_tokenizers,
 )
 KINDS = {
     "SortformerEncLabelModel": _SORTFORMER,
     "EncDecMaskedTokenPredModel": _ENCODER,
     "EncDecDenoiseMaskedTokenPredModel": _ENCODER,
+    "EncDecMultiTaskModel": _CANARY,
 }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import soundfile
 import torch
 from click.testing import CliRunner
 from nemo_models import (
+    canary_config,
+    canary_tensors,
     changed,
     encoder_config,
     encoder_tensors,
@@ -24,8 +28,9 @@ from nemo_models import (
 from sortk.cli import main
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
-from sortk.inference.load import import_nemo, load_diarizer, read_model
+from sortk.inference.load import import_nemo, load_diarizer, read_asr, read_model
 from sortk.inference.streaming import StreamingOptions
+from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
@@ -181,6 +186,85 @@ def test_the_command_names_what_it_leaves_out(tmp_path: Path, archive: Path) -> 
     assert config == {"model": "sortformer", "options": SMALL.to_json()}
     again = sortk("import-nemo", archive, "--out", tmp_path / "folder")
     assert again.exit_code == 1 and "folder: is there already" in again.stderr
+
+
+# --- Canary
+
+SPECIAL = ["<pad>", "<|endoftext|>", "<|startoftranscript|>", "<|nopnc|>", "<|transcribe|>", "<|en|>", "<|spk0|>"]
+CANARY = CanaryOptions(
+    n_tokens=48,
+    max_tokens=40,
+    features=STREAMING.features,
+    encoder=replace(SMALL.encoder, scale_input=False),
+    decoder=TransformerOptions(d_model=8, n_layers=1, n_heads=2, d_inner=24, dropout=0.1, pre_norm=True),
+)
+
+
+def sentencepiece_model(words: list[str], n_tokens: int, symbols: list[str]) -> bytes:
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words), model_writer=file, vocab_size=n_tokens, user_defined_symbols=symbols,
+        bos_id=-1, eos_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return file.getvalue()
+
+
+@pytest.fixture
+def canary_file(tmp_path: Path) -> Path:
+    words = ["one two three four five", "six seven eight nine"] * 3
+    files = {
+        "0_tokenizer.model": sentencepiece_model(["a"], 12, SPECIAL),
+        "1_tokenizer.model": sentencepiece_model(words, 30, []),
+    }
+    return write_nemo(tmp_path / "canary.nemo", canary_config(CANARY), canary_tensors(Canary(CANARY)), files)
+
+
+def test_a_canary_brings_its_tokenizers(tmp_path: Path, canary_file: Path) -> None:
+    import_nemo(canary_file, tmp_path / "canary")
+    names = ["config.json", "model.safetensors", "tokenizer.en.model", "tokenizer.spl_tokens.model"]
+    assert sorted(file.name for file in (tmp_path / "canary").iterdir()) == names
+    texts = []
+    for source in (canary_file, tmp_path / "canary"):
+        weights, config, tokenizer = read_asr(source)
+        assert config["model"] == "canary" and CanaryOptions.from_json(config["options"]) == CANARY
+        Canary(CANARY).load_state_dict(weights)
+        tokens = tokenizer.encode("<spk0> nine two")
+        texts.append((tokens, tokenizer.decode(tokens), tokenizer.prompt, tokenizer.end))
+    assert texts[0] == texts[1]
+    assert texts[0][1] == "<spk0> nine two" and texts[0][0][0] < 12 <= texts[0][0][1]
+
+
+def test_a_canary_whose_tokens_are_more_than_it_knows(tmp_path: Path) -> None:
+    few = replace(CANARY, n_tokens=16)
+    files = {
+        "0_tokenizer.model": sentencepiece_model(["a"], 12, SPECIAL),
+        "1_tokenizer.model": sentencepiece_model(["one two three four"], 12, []),
+    }
+    path = write_nemo(tmp_path / "canary.nemo", canary_config(few), canary_tensors(Canary(few)), files)
+    with pytest.raises(FormatError, match="the tokenizers have [0-9]+ tokens, but the model knows only 16"):
+        read_asr(path)
+
+
+def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:
+    files = {"0_tokenizer.model": b"not one", "1_tokenizer.model": b"nor this"}
+    path = write_nemo(tmp_path / "canary.nemo", canary_config(CANARY), canary_tensors(Canary(CANARY)), files)
+    with pytest.raises(FormatError, match="canary.nemo: tokenizer.spl_tokens.model: not a sentencepiece model"):
+        import_nemo(path, tmp_path / "canary")
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_diarizer_is_no_asr(archive: Path) -> None:
+    with pytest.raises(FormatError, match="model.nemo: holds the model 'sortformer', which is not an ASR"):
+        read_asr(archive)
+
+
+def test_nvidias_canary(tmp_path: Path) -> None:
+    path = FIXTURES.parents[3] / "shared" / "fixtures" / "nemo" / "tiny_canary.nemo"
+    if not path.exists():
+        pytest.skip("needs ../shared/fixtures/nemo")
+    _, config, tokenizer = read_asr(path)
+    assert config["options"]["n_tokens"] == 152 and tokenizer.n_tokens == 146
+    assert list(tokenizer.prompt) == [4, 9, 8, 9, 6] and (tokenizer.end, tokenizer.pad) == (3, 2)
 
 
 # --- as a start of training
