@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,11 +185,13 @@ class Transcriber:
     def _cut_at_silence(self, speech: Sequence[Span], end: int) -> list[Span]:
         longest, search_us = to_us(self.options.piece_seconds), to_us(self.options.search_seconds)
         quiet = _find_gaps(merge(speech), end)
-        shortest = min(FRAME_US, longest - search_us - 1)
-        return cut_windows((0, end), quiet, Profile(speech), shortest, longest, search_us)
+        shortest = min(2 * FRAME_US, longest - search_us - 1)
+        windows = cut_windows((0, end), quiet, Profile(speech), shortest, longest, search_us)
+        # Between two frames, so that the posteriors of a piece are those of its frames.
+        cuts = [0, *(last // FRAME_US * FRAME_US for _, last in windows[:-1]), end]
+        return list(pairwise(cuts))
 
     def _take_piece(self, session: Session, span: Span, probs: Posteriors) -> Piece:
-        # The frames of the piece's own samples: the first is the one in which it begins.
         first = span[0] // FRAME_US
         n_frames = count_frames(_count_samples(span))
         own = probs[first : first + n_frames]
