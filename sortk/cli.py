@@ -428,7 +428,7 @@ def sst(
 @click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
 @click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
 @OUT
-@click.option("--config", type=FILE, help="Settings: a TOML file like the table train_diar of a recipe.")
+@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_diar.")
 @click.option("--init", type=FILE, help="A model folder or .nemo file whose weights, and sizes, to start from.")
 @click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
 @SEED
@@ -452,11 +452,11 @@ def train_diar(
 
     Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
     """
-    from sortk.recipe import read_toml
+    from sortk.recipe import read_settings
     from sortk.stages import train_diar_folder
     from sortk.training.options import TrainDiarOptions
 
-    options = _options(TrainDiarOptions, overrides, **(read_toml(config) if config else {}))
+    options = _options(TrainDiarOptions, overrides, **(read_settings(config, "train_diar") if config else {}))
     train_diar_folder(train, valid, sources, options, init, seed, out, force)
 
 

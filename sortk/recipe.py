@@ -100,6 +100,13 @@ def read_toml(path: Path) -> Table:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
 
 
+def read_settings(path: Path, name: str) -> Table:
+    """The table `name` of a recipe, or of a file that holds nothing else."""
+    content = read_toml(path)
+    table: Table = content.get(name, content)
+    return table
+
+
 def parse_override(text: str) -> Table:
     """'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}; a value that is not TOML is a string."""
     key, equals, value = text.partition("=")
