@@ -460,6 +460,51 @@ def train_diar(
     train_diar_folder(train, valid, sources, options, init, seed, out, force)
 
 
+@main.command("train-asr")
+@click.option("--train", type=FILE, required=True, help="Manifest of the samples to learn from, with text (stage 4).")
+@click.option("--valid", type=FILE, required=True, help="Manifest of the samples to validate on.")
+@OUT
+@click.option("--config", type=FILE, help="Settings: a TOML file like the table train_asr of a recipe.")
+@click.option("--init", type=FILE, help="An ASR to start from: a model folder, or a .nemo file.")
+@click.option("--diarizer", type=FILE, help="The Sortformer that tells who speaks: a model folder, or a .nemo file.")
+@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
+@click.option(
+    "--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="Of the transcripts.  [default: word]"
+)
+@SEED
+@SETTINGS
+@FORCE
+@_with_verbosity
+def train_asr(
+    train: Path,
+    valid: Path,
+    out: Path,
+    config: Path | None,
+    init: Path | None,
+    diarizer: Path | None,
+    sources: Path | None,
+    level: str | None,
+    seed: int,
+    overrides: Sequence[str],
+    force: bool,
+) -> None:
+    """Stage 6: train a multi-speaker ASR that a diarizer supervises.
+
+    Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command again goes on
+    after a stop.
+
+    Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
+    """
+    from sortk.prepare.sst import SstOptions
+    from sortk.recipe import read_toml
+    from sortk.stages import train_asr_folder
+    from sortk.training.asr_options import TrainAsrOptions
+
+    options = _options(TrainAsrOptions, overrides, **(read_toml(config) if config else {}))
+    transcripts = _options(SstOptions, [], **_given({"level": level}))
+    train_asr_folder(train, valid, sources, options, transcripts, init, diarizer, seed, out, force)
+
+
 @main.command("import-nemo")
 @click.argument("file", type=FILE, metavar="FILE.nemo")
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
@@ -590,6 +635,57 @@ def diarize(
         errors.append(error)
 
     diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot), tell)
+    if errors:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--model", type=FILE, required=True, help="A model folder of train-asr, or a .nemo file.")
+@click.option("--diarizer", type=FILE, help="Tells who speaks, instead of the diarizer inside the model.")
+@click.option("--out-dir", type=FILE, help="Write a file for each recording here, not to standard output.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["seglst", "stm", "txt"]),
+    default="seglst",
+    show_default=True,
+    help="Words with times, utterances with times, or text for people.",
+)
+@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Of the search; 1 is greedy.")
+@click.option("--lang", help="Language of the words, for their times.  [default: en_US]")
+@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@_with_verbosity
+def transcribe(
+    files: Sequence[Path],
+    model: Path,
+    diarizer: Path | None,
+    out_dir: Path | None,
+    style: str,
+    beam: int,
+    lang: str | None,
+    device: str | None,
+) -> None:
+    """Write down who said what.
+
+    FILE is an audio file, a folder of them, or a manifest. Long recordings are cut at silences; speakers are those of
+    the whole recording. Times of words are approximate.
+
+    Example: sortk transcribe meeting.wav --model exp/asr/model --format txt
+    """
+    from sortk.inference.transcribe import TranscribeOptions, load_transcriber
+    from sortk.models.decoding import DecodingOptions
+    from sortk.stages import transcribe_files
+
+    options = TranscribeOptions(decoding=DecodingOptions(beam=beam), **_given({"lang": lang}))
+    transcriber = load_transcriber(model, diarizer, options, device)
+    errors: list[Exception] = []
+
+    def tell(error: Exception) -> None:
+        click.echo(f"sortk: {_sentence(error)}", err=True)
+        errors.append(error)
+
+    transcribe_files(transcriber, files, out_dir, style, tell)
     if errors:
         sys.exit(1)
 

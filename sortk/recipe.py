@@ -30,6 +30,7 @@ from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
+from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
 Options = TypeVar("Options")
@@ -49,6 +50,7 @@ class Recipe:
     timestamps: TimestampOptions = field(default_factory=TimestampOptions)
     sst: SstOptions = field(default_factory=SstOptions)
     train_diar: TrainDiarOptions = field(default_factory=TrainDiarOptions)
+    train_asr: TrainAsrOptions = field(default_factory=TrainAsrOptions)
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:

@@ -1,6 +1,6 @@
 """The stages in order: what each reads, runs and writes. Read this first.
 
-    corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst -> 5 train-diar
+    corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst -> 5 train-diar -> 6 train-asr
 
 Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
 find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused. The second
@@ -27,10 +27,13 @@ from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_sst
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import RunJobs, Segment, Session
+from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
 if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
+    from sortk.inference.transcribe import Transcriber
+    from sortk.prepare.pieces import SpeakerIndex
 
 log = logging.getLogger(__name__)
 
@@ -102,21 +105,44 @@ def _serialize_manifest(
 
 def train_diar(run: StageRun) -> None:
     """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
-    from sortk.formats import manifest, sources
-    from sortk.prepare.simulate import read_speakers
+    from sortk.formats import manifest
     from sortk.training.train_diar import TrainingData, train_diarizer
 
     windows = run.inputs["clean"] / "diar"
-    train_speakers = {
-        source.speaker for source in sources.read(run.inputs["prepare"] / "sources.jsonl") if source.split == "train"
-    }
     data = TrainingData(
         manifest.read(windows / "train.jsonl"),
         manifest.read(windows / "valid.jsonl"),
-        [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in train_speakers],
+        _read_train_speakers(run),
         run.recipe.simulate,
     )
     train_diarizer(data, run.recipe.train_diar, run.recipe.seed, run.out)
+
+
+def _read_train_speakers(run: StageRun) -> list[SpeakerIndex]:
+    """The voices of stage 1 that models may learn from."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import read_speakers
+
+    utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
+    names = {source.speaker for source in utterances if source.split == "train"}
+    return [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in names]
+
+
+def train_asr(run: StageRun) -> None:
+    """Samples of stage 4, speech on the fly, and the diarizer of stage 5 -> model/, checkpoints/."""
+    from sortk.formats import manifest
+    from sortk.formats.model_folder import load_model
+    from sortk.training.train_asr import AsrData, Pretrained, train_asr
+
+    data = AsrData(
+        manifest.read(run.inputs["sst"] / "train.jsonl"),
+        manifest.read(run.inputs["sst"] / "valid.jsonl"),
+        run.recipe.sst,
+        _read_train_speakers(run),
+        run.recipe.simulate,
+    )
+    diarizer = Pretrained(*load_model(run.inputs["train-diar"] / "model"))
+    train_asr(data, run.recipe.train_asr, run.recipe.seed, run.out, diarizer=diarizer)
 
 
 def _sets_of(*folders: Path) -> dict[str, list[Session]]:
@@ -164,6 +190,14 @@ STAGES = (
         tables=("train_diar", "simulate"),
         reads=("prepare", "simulate", "clean"),
         run=train_diar,
+        trains=True,
+    ),
+    Stage(
+        6,
+        "train-asr",
+        tables=("train_asr", "simulate", "sst"),
+        reads=("prepare", "simulate", "sst", "train-diar"),
+        run=train_asr,
         trains=True,
     ),
 )
@@ -329,6 +363,41 @@ def train_diar_folder(
     build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
 
 
+def train_asr_folder(
+    train: Path,
+    valid: Path,
+    sources_path: Path | None,
+    options: TrainAsrOptions,
+    sst: SstOptions,
+    init: Path | None,
+    diarizer: Path | None,
+    seed: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """`sortk train-asr`."""
+    from sortk.formats import manifest, sources
+    from sortk.inference.load import read_asr, read_model
+    from sortk.prepare.simulate import index_sources
+    from sortk.training.processes import leader_first
+    from sortk.training.train_asr import AsrData, Pretrained, train_asr
+
+    def work(partial: Path) -> None:
+        simulate = SimulateOptions()
+        found = sources.read(sources_path) if sources_path else []
+        with leader_first():
+            speakers = index_sources(found, partial, simulate.sample_rate, map)
+        data = AsrData(manifest.read(train), manifest.read(valid), sst, speakers, simulate)
+        initial = Pretrained(*read_asr(init)) if init else None
+        train_asr(data, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
+
+    settings = {"seed": seed} | dataclasses.asdict(sst) | dataclasses.asdict(options)
+    given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
+    inputs = {name: hash_file(path) for name, path in given.items() if path}
+    identity = Identity("sortk train-asr", settings, inputs)
+    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
 @dataclass(frozen=True)
 class DiarizeOutputs:
     """What `sortk diarize` writes of each recording: RTTM, to standard output if there is no folder, and what else."""
@@ -386,6 +455,33 @@ def diarize_live(diarizer: Diarizer, file: BinaryIO) -> None:
     for segment in diarize_pcm(diarizer, file):
         sys.stdout.writelines(rttm.format_lines([segment]))
         sys.stdout.flush()
+
+
+def transcribe_files(
+    transcriber: Transcriber,
+    paths: Sequence[Path],
+    out_dir: Path | None,
+    style: str,
+    on_error: Callable[[Exception], None],
+) -> None:
+    """`sortk transcribe`."""
+    from sortk.inference.diarize import find_sessions
+    from sortk.inference.transcribe import print_transcripts, write_transcript
+
+    sessions = find_sessions(paths)
+    began, n_done, n_words = time.monotonic(), 0, 0
+    transcripts = transcriber.transcribe(sessions, lambda _, error: on_error(error))
+    printed = []
+    for session, words in transcripts:
+        n_done, n_words = n_done + 1, n_words + len(words)
+        if out_dir is not None:
+            write_transcript(out_dir, session, words, style)
+        else:
+            printed.append((session, words))
+    if out_dir is None:
+        print_transcripts(printed, style, sys.stdout)
+    spent = time.monotonic() - began
+    log.info("%d of %d recordings, %d words in %.1f s", n_done, len(sessions), n_words, spent)
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

@@ -217,15 +217,15 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
     assert result.exit_code == 0, result.output
-    assert sortk("run", *common).stderr.count("done already, skipped") == 6
-    assert sortk("status", *common).stdout.count(" done ") == 6
+    assert sortk("run", *common).stderr.count("done already, skipped") == 7
+    assert sortk("status", *common).stdout.count(" done ") == 7
     for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
         assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 10 <= sample.duration <= 20
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
     assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
     assert sortk("stage", 1, *changed, "--force").exit_code == 0
-    assert sortk("status", *changed).stdout.count(" stale ") == 4 and "its input 01-simulate changed" in failed(
+    assert sortk("status", *changed).stdout.count(" stale ") == 5 and "its input 01-simulate changed" in failed(
         sortk("stage", 2, *changed)
     )
     for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):

@@ -13,22 +13,23 @@ than a piece. Without any, pieces are cut at the silences of a speech detector, 
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from sortk.formats import audio
-from sortk.formats.files import FormatError
-from sortk.formats.tokens import Tokenizer, load_tokenizer
+from sortk.formats import audio, seglst, stm
+from sortk.formats.files import FormatError, atomic_text
+from sortk.formats.tokens import Tokenizer
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
-from sortk.inference.load import LoadedDiarizer, read_model
+from sortk.inference.load import LoadedDiarizer, read_asr
 from sortk.models.canary import CanaryOptions
 from sortk.models.decoding import DecodingOptions, SstConstraint, search
 from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, count_frames
@@ -39,6 +40,7 @@ from sortk.prepare.posteriors import FRAME_US
 from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
 from sortk.prepare.sst import Level, SpokenWord, join_words, parse_sst
 from sortk.prepare.syllables import approximate_word_times
+from sortk.prepare.timestamps import check_file_name
 from sortk.prepare.windows import cut_windows
 from sortk.records import Segment, Session
 
@@ -326,8 +328,15 @@ def _split_batches(pieces: Sequence[Piece], batch_seconds: float) -> Iterator[li
 
 
 def find_utterances(words: Sequence[Segment]) -> list[Segment]:
-    """What each speaker says without a longer pause, in the order of the starts."""
-    return sorted(join_words(words, TURN_GAP_SECONDS), key=lambda segment: (segment.start, segment.end))
+    """What each speaker of each session says without a longer pause, in the order of sessions and starts."""
+    return [
+        utterance
+        for session_id in dict.fromkeys(word.session_id for word in words)
+        for utterance in sorted(
+            join_words([word for word in words if word.session_id == session_id], TURN_GAP_SECONDS),
+            key=lambda segment: (segment.start, segment.end),
+        )
+    ]
 
 
 def format_dialogue(words: Sequence[Segment]) -> str:
@@ -347,6 +356,33 @@ def _is_numbered(name: str) -> bool:
     return name.startswith("speaker_") and name.removeprefix("speaker_").isdecimal()
 
 
+def write_transcript(folder: Path, session: Session, words: Sequence[Segment], style: str) -> None:
+    """FOLDER/<session>.json (seglst), .stm or .txt."""
+    suffix = "json" if style == "seglst" else style
+    path = folder / f"{check_file_name(session.session_id)}.{suffix}"
+    if style == "seglst":
+        seglst.write(path, words)
+    elif style == "stm":
+        stm.write(path, find_utterances(words))
+    else:
+        with atomic_text(path) as file:
+            file.write(format_dialogue(words))
+
+
+def print_transcripts(transcripts: Sequence[tuple[Session, Sequence[Segment]]], style: str, file: TextIO) -> None:
+    """All of them as one: a single SegLST or STM; texts have the name of the session above them if there are more."""
+    if style == "txt":
+        for session, words in transcripts:
+            heading = f"# {session.session_id}\n" if len(transcripts) > 1 else ""
+            file.write(heading + format_dialogue(words))
+        return
+    together = [word for _, words in transcripts for word in words]
+    with tempfile.TemporaryDirectory() as folder:
+        write_transcript(Path(folder), Session("all", Path("all")), together, style)
+        (written,) = Path(folder).iterdir()
+        file.write(written.read_text(encoding="utf-8"))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Models from disk
 
@@ -357,10 +393,9 @@ def load_transcriber(
     options: TranscribeOptions | None = None,
     device: str | None = None,
 ) -> Transcriber:
-    """A transcriber from a model folder, on the GPU if there is one."""
+    """A transcriber from a model folder or a `.nemo` file, on the GPU if there is one."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    weights, config = read_model(path)
-    tokenizer = load_tokenizer(path, config)
+    weights, config, tokenizer = read_asr(path)
     try:
         model_options = _read_options(config)
         model = MsAsr(model_options)
