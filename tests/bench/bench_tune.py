@@ -58,8 +58,8 @@ def bench_trial(data: TuneSet) -> None:
             seconds.append(time.process_time() - began)
         mean = 1000 * statistics.mean(seconds)
         print(
-            f"trial, {name}: mean {mean:.1f} ms (at most {MAX_TRIAL_MS} is wanted), longest {1000 * max(seconds):.1f} ms; "
-            f"NVIDIA's loop takes {1000 * NVIDIA_TRIAL_SECONDS / mean:.0f} times as long"
+            f"trial, {name}: mean {mean:.1f} ms (at most {MAX_TRIAL_MS} is wanted), longest {1000 * max(seconds):.1f}; "
+            f"NVIDIA's loop takes about {1000 * NVIDIA_TRIAL_SECONDS / mean:.0f} times as long"
         )
 
 
