@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sortk.formats.annotation import annotated, session_regions
-from sortk.formats.files import FormatError, atomic_text, quote
+from sortk.formats.files import FormatError, atomic_text
 from sortk.inference.postprocess import (
     FRAME_SECONDS,
     PRESETS,
@@ -258,17 +258,10 @@ def tune_file(data: TuneSet, options: TuneOptions, seed: int, out: Path) -> Tune
 
 def hear_sessions(model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None) -> None:
     """Posteriors of a diarizer as <session>.npy, of those sessions whose file is not there yet."""
-    from sortk.inference.diarize import load, save_posteriors  # noqa: PLC0415 - torch
+    from sortk.inference.diarize import load, posteriors_path, write_posteriors  # noqa: PLC0415 - torch
 
-    for session in sessions:
-        if Path(session.session_id).name != session.session_id:
-            raise ValueError(f"session id {quote(session.session_id)} cannot be the name of a file")
-    unheard = [session for session in sessions if not (folder / f"{session.session_id}.npy").is_file()]
-    if not unheard:
-        return
-    heard = load(model, device=device).hear(unheard)
-    for session, probs in tqdm(heard, total=len(unheard), desc="posteriors", disable=None, leave=False):
-        save_posteriors(folder / f"{session.session_id}.npy", probs)
+    if not all(posteriors_path(folder, session).is_file() for session in sessions):
+        write_posteriors(load(model, device=device), sessions, folder)
 
 
 def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:

@@ -8,16 +8,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from click.testing import CliRunner, Result
+from nemo_models import random_sortformer
+from optuna import get_all_study_names, load_study
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
 
 from sortk.cli import main
 from sortk.formats import manifest, rttm
 from sortk.formats.files import FormatError
+from sortk.formats.model_folder import save_model
 from sortk.inference.postprocess import PRESETS, Postprocess, find_segments, name_segments, read_postprocess
+from sortk.models.fastconformer import FastConformerOptions
+from sortk.models.features import FeatureOptions
+from sortk.models.sortformer import SortformerOptions
+from sortk.models.transformer import TransformerOptions
 from sortk.records import Region, Segment, Session
 from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
@@ -34,6 +46,12 @@ from sortk.scoring.tune import (
 )
 
 N_FRAMES = 750  # a minute
+TINY = SortformerOptions(
+    features=FeatureOptions(n_mels=40),
+    encoder=FastConformerOptions(d_model=16, n_layers=1, n_heads=2, subsampling_channels=8),
+    transformer=TransformerOptions(d_model=16, n_layers=1, n_heads=2, d_inner=16),
+    n_speakers=3,
+)
 
 
 def make_session(seed: int) -> tuple[list[Segment], np.ndarray]:
@@ -71,13 +89,12 @@ def data() -> TuneSet:
 
 
 def test_what_was_spoilt_is_recovered(data: TuneSet, tmp_path: Path) -> None:
-    tuned = tune(data, TuneOptions(trials=80), 0, tmp_path / "study.log")
+    tuned = tune(data, TuneOptions(trials=60), 0, tmp_path / "study.log")
     assert tuned.der_before > 0.9  # unspoilt posteriors have no errors
     assert tuned.der_after < 0.05 * tuned.der_before
     assert tuned.der_after <= min(tuned.presets.values())
-    assert [number for number, _ in tuned.history] == list(range(80))
+    assert [number for number, _ in tuned.history] == list(range(60))
     assert tuned.importance.keys() == SPACE.keys() and sum(tuned.importance.values()) == pytest.approx(1)
-    assert max(tuned.importance, key=lambda name: tuned.importance[name]) == "onset"
 
 
 def test_the_objective_is_the_der_of_the_segments(data: TuneSet) -> None:
@@ -102,15 +119,15 @@ def test_presets_are_in_the_space_and_tried_first(data: TuneSet, tmp_path: Path)
 
 
 def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: TuneSet, tmp_path: Path) -> None:
-    whole = tune(data, TuneOptions(trials=24), 0, tmp_path / "whole.log")
-    first = tune(data, TuneOptions(trials=14), 0, tmp_path / "parts.log")
-    both = tune(data, TuneOptions(trials=24), 0, tmp_path / "parts.log")
-    assert both.history[:14] == first.history
+    whole = tune(data, TuneOptions(trials=20), 0, tmp_path / "whole.log")
+    first = tune(data, TuneOptions(trials=12), 0, tmp_path / "parts.log")
+    both = tune(data, TuneOptions(trials=20), 0, tmp_path / "parts.log")
+    assert both.history[:12] == first.history
     assert both == whole
     n_bytes = (tmp_path / "parts.log").stat().st_size
-    assert tune(data, TuneOptions(trials=20), 0, tmp_path / "parts.log") == whole  # nothing is left to do
+    assert tune(data, TuneOptions(trials=16), 0, tmp_path / "parts.log") == whole  # nothing is left to do
     assert (tmp_path / "parts.log").stat().st_size - n_bytes < 300
-    assert tune(data, TuneOptions(trials=24), 1, tmp_path / "other.log").history != whole.history
+    assert tune(data, TuneOptions(trials=20), 1, tmp_path / "other.log").history != whole.history
 
 
 def test_trials_of_other_tasks_do_not_mix(data: TuneSet, tmp_path: Path) -> None:
@@ -241,33 +258,57 @@ def test_command(files: Path) -> None:
     assert result.exit_code == 1 and "no posteriors of session s1" in result.stderr
 
 
-def test_a_killed_search_goes_on_with_all_finished_trials(files: Path) -> None:
+def test_a_model_is_heard_once(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_sortformer(TINY)
+    save_model(files / "model", model.state_dict(), {"model": "sortformer", "options": TINY.to_json()})
+    for name in ("s0", "s1", "s2"):
+        samples = np.random.default_rng(0).normal(0, 0.1, round(N_FRAMES * 0.08 * 16000))
+        soundfile.write(files / f"{name}.wav", samples, 16000)
+    command = ["tune", "--model", str(files / "model"), "--manifest", str(files / "dev.jsonl")]
+    command += ["--out", str(files / "tuned.toml"), "--trials", "4"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    [cache] = files.glob("tuned.probs-*")
+    assert np.load(cache / "s0.npy").shape == (N_FRAMES, TINY.n_speakers)
+    first = (files / "tuned.toml").read_text()
+    monkeypatch.setattr("sortk.inference.diarize.load", None)  # it is not needed again
+    assert CliRunner().invoke(main, command).exit_code == 0 and (files / "tuned.toml").read_text() == first
+
+
+def finished_by(journal: Path) -> Counter[str]:
+    """How many trials each process has finished."""
+    lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+    entries = [json.loads(line) for line in lines if line.endswith(b"\n")]  # the last one may be half written
+    return Counter(entry["worker_id"] for entry in entries if entry["op_code"] == 6 and entry["state"] == 1)
+
+
+def test_two_processes_share_a_study_and_a_third_goes_on_after_their_death(files: Path) -> None:
     journal = files / "postprocess.study.log"
-
-    def count_finished() -> int:
-        return journal.read_bytes().count(b'"state":1') if journal.exists() else 0
-
-    search = start(files, "--trials", 100000)
-    while search.poll() is None and count_finished() < 15:
+    searches = [start(files, "--trials", 100000) for _ in range(2)]
+    while all(search.poll() is None for search in searches):
+        found = finished_by(journal)
+        if len(found) == 2 and min(found.values()) >= 5:
+            break
         time.sleep(0.02)
-    search.send_signal(signal.SIGKILL)
-    search.communicate()
-    n_finished = count_finished()
-    assert n_finished >= 15
+    for search in searches:
+        search.send_signal(signal.SIGKILL)
+        search.communicate()
+    found = finished_by(journal)
+    n_finished = found.total()
+    assert len(found) == 2 and min(found.values()) >= 5
     result = run(files, "--trials", n_finished + 3)
     assert result.exit_code == 0 and f"the study has {n_finished} finished trials" in result.stderr
-    assert count_trials(files) == n_finished + 3
+    history = json.loads((files / "postprocess.json").read_text())["history"]
+    assert len(history) == len({trial["trial"] for trial in history}) == n_finished + 3
+    # Processes of one seed try different settings: only the presets may have been tried by both.
+    tried = [tuple(trial.params.values()) for trial in load_trials(journal)]
+    assert len(set(tried)) >= len(tried) - len(PRESETS)
 
 
-def test_two_processes_share_a_study(files: Path) -> None:
-    searches = [start(files, "--trials", 30) for _ in range(2)]
-    for search in searches:
-        _, errors = search.communicate(timeout=120)
-        assert search.returncode == 0, errors
-    entries = [json.loads(line) for line in (files / "postprocess.study.log").read_text().splitlines()]
-    finished = [entry for entry in entries if entry["op_code"] == 6 and entry["state"] == 1]
-    assert 30 <= len(finished) <= 31  # each may finish one that it began before the other was done
-    assert len({entry["worker_id"] for entry in finished}) == 2
+def load_trials(journal: Path) -> list[FrozenTrial]:
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    [name] = get_all_study_names(storage)
+    return load_study(study_name=name, storage=storage).get_trials(states=[TrialState.COMPLETE])
 
 
 def test_windows_and_uem(files: Path, data: TuneSet) -> None:
