@@ -1,0 +1,143 @@
+"""How fast the 123M model is on one core, and how much memory long recordings take.
+
+1. 90 s of audio: the model's own floating-point operations, counted, per second, against the rate of a plain matrix
+   product of its size in the same run. Then with int8, and what that changes in the posteriors (random weights).
+2. 10 minutes and 1 hour in steps: time per second of audio, and the peak of memory, each in a process of its own;
+   `bench_diarize.py 10 60 240` takes other minutes. Then 8 hours with a tiny model, whose time and memory are mostly
+   those of reading.
+
+CPU time, the best of some runs: what else runs on the machine only adds.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+from torch.nn import functional
+
+from sortk.formats.model_folder import save_model
+from sortk.inference.diarize import DiarizeOptions, Diarizer, load
+from sortk.models.frames import count_frames
+from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
+
+SECONDS = 90
+MIN_SHARE_OF_GEMM, MIN_INT8_RATIO, MAX_GIGABYTES = 0.65, 1.5, 2.5
+
+
+def count_flops(options: SortformerOptions, n_frames: int) -> float:
+    """Two for each weight and frame, and the products of attention; nothing for norms, softmax and the like.
+
+    Projected positions are kept between clips, so they are not counted.
+    """
+    encoder, transformer = options.encoder, options.transformer
+    d, inner, channels = encoder.d_model, encoder.d_model * encoder.ff_expansion, encoder.subsampling_channels
+    n_bins = options.features.n_mels // 8
+    layer = 2 * 2 * d * inner + 4 * d * d + 3 * n_frames * d + (2 * d + d) * d + encoder.conv_kernel * d
+    below = 9 * channels * 64 * n_bins / 4 + (9 + channels) * channels * n_bins * (4 + 1) + channels * n_bins * d
+    d, inner = transformer.d_model, transformer.d_inner
+    above = transformer.n_layers * (2 * d * inner + 4 * d * d + 2 * n_frames * d) + encoder.d_model * d + d * d
+    return 2.0 * n_frames * (encoder.n_layers * layer + below + above)
+
+
+def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
+    fastest = float("inf")
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        fastest = min(fastest, time.process_time() - began)
+    return fastest
+
+
+def measure_gemm() -> float:
+    """Operations per second of the product that a feed-forward layer is."""
+    x, weight = torch.randn(1125, 512), torch.randn(2048, 512)
+    return 2 * 1125 * 512 * 2048 / cpu_seconds(lambda: functional.linear(x, weight), 20)
+
+
+def make_speech(seconds: int) -> np.ndarray:
+    """Noise that comes and goes."""
+    rng = np.random.default_rng(0)
+    loudness = np.repeat(rng.choice([0.0, 0.02, 0.2], seconds), 16000)
+    return (loudness * rng.standard_normal(16000 * seconds)).astype(np.float32)
+
+
+def bench_90_seconds(folder: Path) -> None:
+    samples = make_speech(SECONDS)
+    exact, int8 = load(folder, device="cpu"), load(folder, int8=True)
+    probs, rounded = exact.hear_samples(samples), int8.hear_samples(samples)  # and positions are projected
+    gemm, plain, fast = 0.0, float("inf"), float("inf")
+    for _ in range(3):  # in turn, so that each has its share of quiet moments
+        gemm = max(gemm, measure_gemm())
+        plain = min(plain, cpu_seconds(lambda: exact.hear_samples(samples), 1))
+        fast = min(fast, cpu_seconds(lambda: int8.hear_samples(samples), 1))
+    rate = count_flops(SIZES["base"], count_frames(len(samples))) / plain
+    print(f"{SECONDS} s: {plain:.2f} s, real-time factor {plain / SECONDS:.4f}")
+    print(f"{rate / 1e9:.0f} GFLOP/s, matrix product {gemm / 1e9:.0f}: {tell(rate / gemm, MIN_SHARE_OF_GEMM)}")
+    print(f"int8: {fast:.2f} s, {tell(plain / fast, MIN_INT8_RATIO)}")
+    difference, turned = np.abs(probs - rounded), (probs > 0.5) != (rounded > 0.5)
+    print(
+        f"      posteriors differ by {difference.mean():.5f}, at most {difference.max():.4f}; {turned.mean():.2%} decisions"
+    )
+
+
+def tell(ratio: float, least: float) -> str:
+    return f"{ratio:.2f} x ({least} wanted{'' if ratio >= least else ': MISSED'})"
+
+
+def bench_long(folder: Path, minutes: Sequence[int], size: str) -> None:
+    for length in minutes:
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "long.flac"
+            write_looped(path, length)
+            command = [sys.executable, __file__, "--one", str(folder), str(path)]
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        seconds, gigabytes = float(told[0]), float(told[1])
+        factor = seconds / 60 / length
+        print(f"{size}, {length} min in steps: {seconds:.1f} s, real-time factor {factor:.4f}, peak {gigabytes:.2f} GB")
+        assert gigabytes < MAX_GIGABYTES
+
+
+def write_looped(path: Path, minutes: int) -> None:
+    block = make_speech(60)
+    with soundfile.SoundFile(path, "w", 16000, 1) as file:
+        for _ in range(minutes):
+            file.write(block)
+
+
+def diarize_one(folder: Path, path: Path) -> None:
+    """CPU seconds and gigabytes at the peak."""
+    diarizer: Diarizer = load(folder, DiarizeOptions(whole_seconds=0), device="cpu")
+    seconds = cpu_seconds(lambda: diarizer(path), 1)
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+
+
+def save_random(folder: Path, size: str) -> Path:
+    torch.manual_seed(0)
+    config = {"model": "sortformer", "options": SIZES[size].to_json()}
+    save_model(folder / size, Sortformer(SIZES[size]).state_dict(), config)
+    return folder / size
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    if "--one" in sys.argv:
+        diarize_one(*map(Path, sys.argv[2:4]))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        base, tiny = save_random(Path(temporary), "base"), save_random(Path(temporary), "tiny")
+        bench_90_seconds(base)
+        bench_long(tiny, [10, 480], "tiny")
+        bench_long(base, [int(minutes) for minutes in sys.argv[1:]] or [10, 60], "base")
+
+
+if __name__ == "__main__":
+    main()
