@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sortk.formats import audio
+from sortk.cli import main
+from sortk.formats import audio, manifest, seglst
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
 from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
@@ -306,6 +308,55 @@ def test_broken_folders_are_sentences(tmp_path: Path) -> None:
     refuse("tensor 'adapters", options=replace(SUPERVISED, adapters=4).to_json())
     fewer = replace(SUPERVISED, asr=replace(ASR, n_tokens=20)).to_json()
     refuse("tensor 'asr.decoder.bias' is|tensor 'asr.decoder.embedding.weight' is", options=fewer)
+
+
+def test_nvidias_canary_writes_what_it_writes_at_nvidia() -> None:
+    shared = Path(__file__).parents[3] / "shared" / "fixtures" / "nemo"
+    if not shared.exists():
+        pytest.skip("needs ../shared/fixtures/nemo")
+    texts = json.loads((shared / "tiny_canary_decode.json").read_text())["beam1_text"]
+    transcriber = load_transcriber(shared / "tiny_canary.nemo", device="cpu")
+    for name, text in zip(("a_3p3", "b_10"), texts, strict=False):
+        (piece,) = transcriber.cut(Session(name, shared / f"{name}.wav"))
+        assert transcriber.write([piece]) == [" ".join(text.replace("<|", " <").replace("|>", "> ").split())]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def sortk(*command: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in command])
+
+
+def test_the_command_writes_every_format(tmp_path: Path, session: Session) -> None:
+    model = save(tmp_path / "model", SUPERVISED)
+    listed = [replace(session, session_id=f"part{n}", offset=5.0 * n, duration=2.0) for n in range(2)]
+    manifest.write(tmp_path / "parts.jsonl", listed)
+    common = ("transcribe", tmp_path / "parts.jsonl", "--model", model, "--device", "cpu")
+    for style, suffix in (("seglst", "json"), ("stm", "stm"), ("txt", "txt")):
+        result = sortk(*common, "--format", style, "--out-dir", tmp_path / style, "--beam", 2)
+        assert result.exit_code == 0 and result.stdout == "", result.output
+        assert sorted(file.name for file in (tmp_path / style).iterdir()) == [f"part0.{suffix}", f"part1.{suffix}"]
+    in_files = [word for n in range(2) for word in seglst.read(tmp_path / "seglst" / f"part{n}.json")]
+    result = sortk(*common, "--beam", 2)
+    (tmp_path / "printed.json").write_text(result.stdout, encoding="utf-8")
+    assert seglst.read(tmp_path / "printed.json") == in_files
+    for number, one in enumerate(listed):
+        own = [word for word in in_files if word.session_id == one.session_id]
+        assert all(5.0 * number <= word.start < word.end <= 5.0 * number + 2.0 for word in own)
+    assert sortk(*common, "--format", "txt").stdout.startswith("# part0\n")
+
+
+def test_the_command_names_what_is_wrong(tmp_path: Path, session: Session) -> None:
+    model = save(tmp_path / "model", SUPERVISED)
+    (tmp_path / "bad.wav").write_text("no audio")
+    result = sortk(
+        "transcribe", tmp_path / "bad.wav", session.audio_path, "--model", model, "--out-dir", tmp_path / "o"
+    )
+    assert result.exit_code == 1 and "bad.wav" in result.stderr and (tmp_path / "o" / "meeting.json").is_file()
+    no_model = sortk("transcribe", session.audio_path, "--model", tmp_path)
+    assert no_model.exit_code == 1 and "not a model folder" in no_model.stderr
 
 
 def test_a_piece_knows_its_length() -> None:

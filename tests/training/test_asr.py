@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from spoken import SMALL_ASR, SMALL_DIARIZER, make_samples
 from torch.nn import functional
 
-from sortk.formats.model_folder import load_model
+from sortk.cli import main
+from sortk.formats import manifest
+from sortk.formats.model_folder import load_model, save_model
 from sortk.formats.tokens import load_tokenizer
 from sortk.models.canary import SIZES
 from sortk.models.msasr import MsAsr, MsAsrOptions
@@ -195,3 +198,27 @@ def test_the_padding_of_a_batch_does_not_count() -> None:
     torch.testing.assert_close(
         mean_of_clips(losses, padded != NOT_KNOWN), mean_of_clips(token_losses(logits, tokens), tokens != NOT_KNOWN)
     )
+
+
+def test_the_command_trains_from_manifests(tmp_path: Path) -> None:
+    manifest.write(tmp_path / "train.jsonl", make_samples(tmp_path, 3))
+    trained = diarizer()
+    save_model(tmp_path / "diar", trained.weights, trained.config)
+    (tmp_path / "asr.toml").write_text(
+        'size = "tiny"\nn_tokens = 40\nadapters = 4\n'
+        "phases = [{loop = {steps = 1, warmup_steps = 1, batch_seconds = 8, validate_every = 1}}]\n",
+        encoding="utf-8",
+    )
+    data = ("--train", tmp_path / "train.jsonl", "--valid", tmp_path / "train.jsonl", "--config", tmp_path / "asr.toml")
+    command = ["train-asr", *data, "--out", tmp_path / "asr"]
+    refused = CliRunner().invoke(main, [*map(str, command)])
+    assert refused.exit_code == 1 and "supervision 'frozen' needs a diarizer" in refused.stderr
+    command += ["--diarizer", tmp_path / "diar"]
+    done = CliRunner().invoke(main, [*map(str, command)])
+    assert done.exit_code == 0 and "cpwer" in done.stderr, done.output
+    assert {file.name for file in (tmp_path / "asr" / "model").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.model",
+    }
+    assert "done already" in CliRunner().invoke(main, [*map(str, command)]).stderr
