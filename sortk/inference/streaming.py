@@ -172,7 +172,7 @@ def score_frames(probs: Tensor, options: StreamingOptions) -> Tensor:
     scores[:, options.cache :] += options.recent_bonus
     for part, boost in ((options.strong_boost, 2 * math.log(2)), (options.weak_boost, math.log(2))):
         best = scores.topk(min(math.floor(share * part), n_frames), dim=1, sorted=False).indices
-        scores = scores.scatter_add(1, best, torch.full_like(scores, boost))
+        scores = scores.scatter_add(1, best, scores.new_full(best.shape, boost))
     return scores
 
 
