@@ -8,10 +8,10 @@ AsrLoader        loads planned batches of them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,15 @@ class AsrBatch(Batch):
     tokens: Tensor  # (batch, n): prompt, text, end, and then NOT_KNOWN
     frame_tokens: Tensor  # (batch, frames)
 
+    @classmethod
+    def of(cls, batch: Batch, texts: tuple[str, ...], tokens: Tensor, frame_tokens: Tensor) -> AsrBatch:
+        """A batch with transcripts."""
+        about: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(Batch)}
+        return cls(**about, texts=texts, tokens=tokens, frame_tokens=frame_tokens)
+
     def to(self, device: torch.device) -> AsrBatch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+        tokens, frame_tokens = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.frame_tokens))
+        return AsrBatch.of(super().to(device), self.texts, tokens, frame_tokens)
 
 
 class AsrSource(Source, Protocol):
@@ -198,9 +203,7 @@ def collate_asr(examples: Sequence[AsrExample], n_in_all: int | None = None) -> 
     for row, example in enumerate(examples):
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
         frame_tokens[row, : len(example.frame_tokens)] = torch.from_numpy(example.frame_tokens)
-    texts = tuple(example.text for example in examples)
-    about = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return AsrBatch(**about, texts=texts, tokens=tokens, frame_tokens=frame_tokens)
+    return AsrBatch.of(batch, tuple(example.text for example in examples), tokens, frame_tokens)
 
 
 class AsrLoader(BatchLoader):
