@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -520,6 +520,31 @@ def import_nemo(file: Path, out: Path) -> None:
     from sortk.inference.load import import_nemo as import_file
 
     import_file(file, out)
+
+
+@main.command("export-onnx")
+@click.option("--model", type=FILE, required=True, help="A Sortformer: a model folder or .nemo file.")
+@click.option("--out", type=FILE, required=True, help="The file to write.")
+@click.option(
+    "--part",
+    type=click.Choice(["offline", "step", "features"]),
+    default="offline",
+    show_default=True,
+    help="All of it, for clips of any length; a step of a stream; or the log-mel frames that a step takes.",
+)
+@click.option("--preset", help="Of a step: 0.32, 1.04, 10 or 30.4 seconds of latency.  [default: the model's own, or 10]")
+@_with_verbosity
+def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
+    """Write a Sortformer as an ONNX graph, for runtimes without Python and torch.
+
+    onnxruntime must compute from it what torch computes, or there is no file. A step takes mel frames and its state,
+    and gives posteriors and the next state (next_...); all zeros are the state at the start.
+
+    Example: sortk export-onnx --model models/sortformer --out sortformer.onnx
+    """
+    from sortk.inference.export import export_onnx as export_file
+
+    export_file(model, out, part, preset)
 
 
 @main.command()
