@@ -85,6 +85,7 @@ class WarmupOptions:
             warmup_steps=self.warmup_steps,
             batch_seconds=self.batch_seconds,
             validate_every=self.steps,
+            checkpoint_every=100,
             keep_best=1,
         )
         return PhaseOptions(
