@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.tokens import Tokenizer
-from sortk.models.decoding import DecodingOptions, SstConstraint, search
+from sortk.models.decoding import Constraint, DecodingOptions, SstConstraint, search
 from sortk.models.frames import SAMPLE_RATE
 from sortk.models.msasr import MsAsr
 from sortk.prepare.sst import Level, parse_sst
@@ -70,20 +70,21 @@ class AsrTask(nn.Module):
     def validate(self, device: torch.device) -> dict[str, float]:
         """WER, of all words without their speakers, and cpWER (Appendix D); texts are decoded greedily."""
         processes = current_processes()
+        named = self.level in ("word", "segment")
+        constraint = SstConstraint(self.tokenizer, self.model.options.asr.n_tokens, named, device)
         total = TextErrors()
         for batch in self.validation.load_part(processes.rank, processes.n):
             assert isinstance(batch, AsrBatch)
-            for reference, hypothesis in zip(batch.texts, self.transcribe(batch.to(device)), strict=True):
+            found = self.transcribe(batch.to(device), constraint)
+            for reference, hypothesis in zip(batch.texts, found, strict=True):
                 total += count_text_errors(reference, hypothesis, self.level)
         total = TextErrors(**sum_numbers(asdict(total), device))
         return {"score": total.cpwer, "wer": total.wer, "cpwer": total.cpwer}
 
-    def transcribe(self, batch: AsrBatch) -> list[str]:
-        """The text of each clip, always a valid SST; the annotation tells who speaks if nobody else can."""
+    def transcribe(self, batch: AsrBatch, constraint: Constraint) -> list[str]:
+        """The text of each clip; the annotation tells who speaks if there is no diarizer."""
         model, options = self.model, DecodingOptions()
         states, n_frames = model.encode(batch.samples, batch.lengths, batch.targets if model.diarizer is None else None)
-        named = self.level in ("word", "segment")
-        constraint = SstConstraint(self.tokenizer, model.options.asr.n_tokens, named, states.device)
         n_samples = [batch.samples.shape[1]] * len(states) if batch.lengths is None else batch.lengths.tolist()
         limits = [options.limit_tokens(n / SAMPLE_RATE) for n in n_samples]
         steps = model.asr.decoder.start(states, n_frames, max_tokens=len(self.tokenizer.prompt) + max(limits))

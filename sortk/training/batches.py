@@ -136,7 +136,8 @@ def _read_rttm(path: Path) -> dict[str, list[Segment]]:
 class ConversationSource:
     """Conversations simulated on the fly: `n_sessions` an epoch, none of them ever twice.
 
-    They are played at one of the `speeds` in turn. At another speed a voice is that of another person.
+    They are played at one of the `speeds` in turn, and cut to one length, so that a batch has voices at all speeds. At
+    another speed a voice is that of another person.
     """
 
     def __init__(
@@ -154,21 +155,18 @@ class ConversationSource:
         return self.n_sessions
 
     def seconds(self, index: int) -> float:
-        return self.simulator.options.seconds / self._speed(index)
+        return self.simulator.options.seconds / max(self.speeds)
 
     def load(self, index: int, epoch: int) -> Example:
-        speed, plan = self._speed(index), self.simulator.plan(epoch * self.n_sessions + index)
+        speed, plan = self.speeds[index % len(self.speeds)], self.simulator.plan(epoch * self.n_sessions + index)
         samples = self.simulator.render(plan).astype(np.float32) / np.float32(32768)
-        samples = change_speed(samples, speed)
+        samples = change_speed(samples, speed)[: round(self.seconds(index) * SAMPLE_RATE)]
         segments = [
             Segment(s.session_id, name_at_speed(s.speaker, speed), s.start / speed, s.end / speed)
             for s in plan.segments()
         ]
         targets, names = frame_targets(segments, 0.0, count_frames(len(samples)), self.n_speakers)
         return Example(plan.session_id, samples, targets, frame_speakers(targets, names, self.number_of))
-
-    def _speed(self, index: int) -> float:
-        return self.speeds[index % len(self.speeds)]
 
 
 def name_at_speed(speaker: str, speed: float) -> str:

@@ -30,7 +30,7 @@ from sortk.models.sortformer import SortformerOptions
 from sortk.models.weights import check_weights
 from sortk.prepare.pieces import SpeakerIndex, read_index
 from sortk.prepare.simulate import SimulateOptions, Simulator
-from sortk.prepare.sst import Level, SstOptions
+from sortk.prepare.sst import Level, SstOptions, parse_sst
 from sortk.records import Session
 from sortk.training.asr import AsrTask
 from sortk.training.asr_batches import AsrLoader, AsrSource, SampleSource, SpokenSource, Transcription
@@ -91,6 +91,7 @@ def train_asr(
     writing = Transcription(
         tokenizer, model.options.n_speakers, data.sst, options.speaker_tokens, model.options.asr.max_tokens
     )
+    _check_transcripts(data.valid[: options.validation_samples], level, options)
     task = _build_task(model, writing, level, data, options, seed)
     n_weights = sum(weight.numel() for weight in model.parameters())
     log.info(
@@ -113,6 +114,16 @@ def train_asr(
         save_asr(out / "model", model, tokenizer, level)
     log.info("average of the best: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
     return scores
+
+
+def _check_transcripts(sessions: Sequence[Session], level: Level, options: TrainAsrOptions) -> None:
+    """Before hours of training: what cannot be read as an SST of that level cannot be scored."""
+    for session in sessions:
+        if session.text and options.speaker_tokens:
+            try:
+                parse_sst(session.text, level)
+            except ValueError as error:
+                raise ValueError(f"session {session.session_id}: {error} (level {level})") from None
 
 
 def _build_task(

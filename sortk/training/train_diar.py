@@ -183,7 +183,10 @@ def find_sources(
             raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
         n_simulated = _count_simulated(phase, n_recorded)
         simulated = replace(
-            data.simulate, seconds=phase.seconds, min_speakers=phase.min_speakers, max_speakers=phase.max_speakers
+            data.simulate,
+            seconds=phase.seconds * max(phase.speeds),  # enough for the fastest
+            min_speakers=phase.min_speakers,
+            max_speakers=phase.max_speakers,
         )
         simulator = Simulator(data.speakers, simulated, seed, f"fly-{phase.name}")
         sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of, phase.speeds))
