@@ -532,7 +532,9 @@ def import_nemo(file: Path, out: Path) -> None:
     show_default=True,
     help="All of it, for clips of any length; a step of a stream; or the log-mel frames that a step takes.",
 )
-@click.option("--preset", help="Of a step: 0.32, 1.04, 10 or 30.4 seconds of latency.  [default: the model's own, or 10]")
+@click.option(
+    "--preset", help="Of a step: 0.32, 1.04, 10 or 30.4 seconds of latency.  [default: the model's own, or 10]"
+)
 @_with_verbosity
 def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
     """Write a Sortformer as an ONNX graph, for runtimes without Python and torch.
