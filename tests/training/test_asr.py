@@ -171,6 +171,8 @@ def test_what_cannot_be_trained_is_a_sentence(tmp_path: Path) -> None:
     data = data_in(tmp_path)
     with pytest.raises(ValueError, match="supervision 'frozen' needs a diarizer"):
         train_asr(data, replace(OPTIONS, supervision="frozen"), 0, tmp_path / "a")
+    with pytest.raises(ValueError, match=r"session s0: no SST: token 1, '<spk0>', is no token of this level.*sot"):
+        train_asr(replace(data, sst=SstOptions(level="sot")), OPTIONS, 0, tmp_path / "f")
     with pytest.raises(ValueError, match="a manifest is empty"):
         train_asr(replace(data, valid=[]), OPTIONS, 0, tmp_path / "b")
     simulates = replace(OPTIONS, phases=(AsrPhaseOptions(simulated=1.0, loop=LOOP),))
