@@ -28,6 +28,7 @@ from sortk.formats.files import FormatError, atomic_text
 from sortk.inference.postprocess import (
     FRAME_SECONDS,
     PRESETS,
+    UNIT_SECONDS,
     PosteriorRows,
     Postprocess,
     find_all_segments,
@@ -58,6 +59,8 @@ SPACE = {
     "min_duration_off": (0.0, 1.0),
 }
 """Lowest and highest value of each parameter; wide enough for all presets."""
+
+THRESHOLDS = ("onset", "offset")  # all others are seconds, in whole units of decisions: so 0 is a value like any other
 
 N_DECIMALS = 4  # of the values that are written: finer than posteriors and frames can tell
 EXTRA_FRAMES = 3  # by which posteriors may be longer or shorter than their session
@@ -178,7 +181,10 @@ def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
     from optuna.distributions import FloatDistribution  # noqa: PLC0415 - only tuning needs it
     from optuna.trial import TrialState  # noqa: PLC0415
 
-    space = {name: FloatDistribution(low, high) for name, (low, high) in SPACE.items()}
+    space = {
+        name: FloatDistribution(low, high, step=None if name in THRESHOLDS else UNIT_SECONDS)
+        for name, (low, high) in SPACE.items()
+    }
     known = [
         trial.params or trial.system_attrs.get("fixed_params")
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.WAITING))
