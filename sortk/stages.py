@@ -1,6 +1,7 @@
 """The stages in order: what each reads, runs and writes. Read this first.
 
     corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst -> 5 train-diar -> 6 train-asr
+                   -> 7 tune -> 8 score
 
 Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
 find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused. The second
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
     from sortk.inference.transcribe import Transcriber
     from sortk.prepare.pieces import SpeakerIndex
+    from sortk.scoring.results import WerResult
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +147,75 @@ def train_asr(run: StageRun) -> None:
     train_asr(data, run.recipe.train_asr, run.recipe.seed, run.out, diarizer=diarizer)
 
 
+def tune(run: StageRun) -> None:
+    """The diarizer on development sessions -> postprocess.toml with the lowest DER, the study, and probs/."""
+    from sortk.scoring.evaluate import choose_sessions
+    from sortk.scoring.tune import check_not_scored, hear_sessions, read_tune_set, tune, write_tuned
+
+    options, sets = run.recipe.tune, _sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
+    if not options.even_if_scored:
+        check_not_scored(sessions, [session for name in run.recipe.score.sets for session in sets.get(name, ())])
+    hear_sessions(run.inputs["train-diar"] / "model", sessions, run.out / "probs")
+    tuned = tune(read_tune_set(sessions, run.out / "probs"), options, run.recipe.seed, run.out / "study.log")
+    write_tuned(run.out / "postprocess.toml", tuned, options, run.recipe.seed)
+    log.info("DER %.2f %% without and %.2f %% with postprocessing", 100 * tuned.der_before, 100 * tuned.der_after)
+
+
+def score(run: StageRun) -> None:
+    """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md."""
+    from sortk.formats.files import atomic_text
+    from sortk.inference.diarize import load
+    from sortk.inference.postprocess import Postprocess, read_postprocess
+    from sortk.scoring.der_counts import DerOptions
+    from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
+    from sortk.scoring.results import Results, as_json, find_commit, format_results
+
+    recipe, options = run.recipe, run.recipe.score
+    sets = choose_sessions(_sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)
+    postprocessing = {"none": Postprocess(), "tuned": read_postprocess(run.inputs["tune"] / "postprocess.toml")}
+    diarizer, system = load(run.inputs["train-diar"] / "model"), recipe.train_diar.describe()
+    der_options = DerOptions(options.collar, options.skip_overlap)
+    der = [
+        result
+        for name, sessions in sets.items()
+        for result in evaluate_diarizer(
+            diarizer, system, name, sessions, postprocessing, der_options, run.out / "hyp" / name
+        )
+    ]
+    wer = _score_asr(run) if "train-asr" in run.inputs else []
+    settings = {"seed": recipe.seed} | {
+        table: dataclasses.asdict(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
+    }
+    results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer)
+    write_json(run.out / "scores.json", as_json(results))
+    with atomic_text(run.out / "RESULTS.md") as file:
+        file.write(format_results(results))
+    print(format_results(replace(results, settings={})), end="")
+
+
+def _score_asr(run: StageRun) -> list[WerResult]:
+    from sortk.formats import manifest
+    from sortk.inference.transcribe import load_transcriber
+    from sortk.scoring.evaluate import evaluate_asr
+    from sortk.scoring.wer import WerOptions
+
+    transcriber = load_transcriber(run.inputs["train-asr"] / "model", run.inputs["train-diar"] / "model")
+    options, system = WerOptions(normalizer=run.recipe.score.normalizer), run.recipe.train_asr.describe()
+    return [
+        result
+        for name in run.recipe.score.sets
+        for result in evaluate_asr(
+            transcriber,
+            system,
+            name,
+            manifest.read(run.inputs["sst"] / f"{name}.jsonl"),
+            options,
+            run.out / "hyp" / name / "words",
+        )
+    ]
+
+
 def _sets_of(*folders: Path) -> dict[str, list[Session]]:
     """The sessions of the manifests <split>.jsonl in the folders, by split."""
     from sortk.formats import manifest
@@ -199,6 +270,15 @@ STAGES = (
         reads=("prepare", "simulate", "sst", "train-diar"),
         run=train_asr,
         trains=True,
+        wanted=lambda recipe: recipe.asr,
+    ),
+    Stage(7, "tune", tables=("tune",), reads=("prepare", "simulate", "train-diar"), run=tune),
+    Stage(
+        8,
+        "score",
+        tables=("score",),
+        reads=("prepare", "simulate", "sst", "train-diar", "train-asr", "tune"),
+        run=score,
     ),
 )
 
@@ -436,7 +516,9 @@ def diarize_files(
 
     sessions = find_sessions(paths)
     began, n_done, n_frames = time.monotonic(), 0, 0
-    bar = tqdm(total=round(count_seconds(sessions)), desc="diarize", unit=" s", disable=None, leave=False)
+    bar = tqdm(
+        total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
+    )
     with bar:
         for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
             outputs.write(session, diarizer.find_segments(session, probs), probs)

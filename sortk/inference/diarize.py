@@ -60,6 +60,10 @@ POOL = 64  # sessions of which those of like length are heard together
 BATCH_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of padded audio; more is no faster
 
 
+def _ignore(_seconds: float) -> None:
+    """Nobody watches."""
+
+
 @dataclass(frozen=True)
 class DiarizeOptions:
     """How recordings are heard."""
@@ -112,7 +116,7 @@ class Diarizer:
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
     def hear(
-        self, sessions: Sequence[Session], on_error: OnError | None = None, on_heard: OnHeard = float
+        self, sessions: Sequence[Session], on_error: OnError | None = None, on_heard: OnHeard = _ignore
     ) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order.
 
@@ -151,33 +155,41 @@ class Diarizer:
     def _hear_pool(
         self, sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
     ) -> Iterator[tuple[Session, Posteriors]]:
-        found: dict[int, Posteriors] = {}
-        whole = []
+        lengths = []
         for place, session in enumerate(sessions):
             with _caught(session, on_error):
-                n_samples = round(measure_seconds(session) * SAMPLE_RATE)
+                lengths.append(_Length(round(measure_seconds(session) * SAMPLE_RATE), place))
+        batches = sorted(self._split_batches(sorted(lengths)), key=_first_place)
+        found: dict[int, Posteriors] = {}
+        for batch, later in itertools.pairwise([*batches, None]):
+            assert batch is not None
+            found |= self._hear_batch(batch, sessions, on_error, on_heard)
+            # A session is told as soon as all before it are.
+            ready = [place for place in sorted(found) if later is None or place < _first_place(later)]
+            yield from ((sessions[place], found.pop(place)) for place in ready)
+
+    def _hear_batch(
+        self, batch: Sequence[_Length], sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
+    ) -> dict[int, Posteriors]:
+        """The posteriors of those that can be read, by place."""
+        found, clips = {}, {}
+        for n_samples, place in batch:
+            window = sessions[place].audio_path, sessions[place].offset, sessions[place].duration
+            with _caught(sessions[place], on_error):
                 if self._is_whole(n_samples):
-                    whole.append(_Length(n_samples, place))
+                    clips[place] = audio.read(*window)
                 else:
-                    blocks = audio.read_blocks(session.audio_path, session.offset, session.duration)
-                    found[place] = self._hear_steps(blocks, on_heard)
-        for batch in self._split_batches(sorted(whole)):
-            clips = {}
-            for length in batch:
-                session = sessions[length.place]
-                with _caught(session, on_error):
-                    clips[length.place] = audio.read(session.audio_path, session.offset, session.duration)
-            found |= zip(clips, self._hear_together(list(clips.values())), strict=True)
-            on_heard(sum(map(len, clips.values())) / SAMPLE_RATE)
-        for place in sorted(found):
-            yield sessions[place], found[place]
+                    found[place] = self._hear_steps(audio.read_blocks(*window), on_heard)
+        found |= zip(clips, self._hear_together(list(clips.values())), strict=True)
+        on_heard(sum(map(len, clips.values())) / SAMPLE_RATE)
+        return found
 
     def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
-        """Neighbours in the order of length, as many as may be padded to the longest of them."""
+        """Neighbours in the order of length, as many as may be padded to the longest; one at a time if in steps."""
         limit = BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"]) * SAMPLE_RATE
         batch: list[_Length] = []
         for length in lengths:
-            if batch and length.n_samples * (len(batch) + 1) > limit:
+            if batch and (length.n_samples * (len(batch) + 1) > limit or not self._is_whole(length.n_samples)):
                 yield batch
                 batch = []
             batch.append(length)
@@ -205,7 +217,7 @@ class Diarizer:
         n_frames = None if lengths is None else count_frames(lengths)
         return self.model.diarize_frames(frames, n_frames, self._positions.find(frames.shape[1], frames.device))
 
-    def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = float) -> Posteriors:
+    def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
         stream = self.stream()
         steps = []
         for block in blocks:
@@ -220,6 +232,10 @@ class _Length(NamedTuple):
 
     n_samples: int
     place: int
+
+
+def _first_place(batch: Sequence[_Length]) -> int:
+    return min(length.place for length in batch)
 
 
 def load(

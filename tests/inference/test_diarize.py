@@ -127,6 +127,23 @@ def test_a_batch_gives_what_each_recording_gives(tmp_path: Path, build: type, mo
     assert [len(probs) for _, probs in heard] == [25, 63, 1, 25, 0, 42, 13, 75]
 
 
+@pytest.mark.parametrize("streaming", [None, STEPS])
+def test_a_recording_is_told_as_soon_as_all_before_it_are(
+    model: Sortformer, tmp_path: Path, streaming: StreamingOptions | None
+) -> None:
+    """A long one first, one that is broken, then two that are heard together, and a last one that nobody asks for."""
+    paths = [write(tmp_path / f"{n}.wav", seconds, n) for n, seconds in enumerate([9.0, 1.0, 1.0, 1.0, 70.0])]
+    paths[1].write_text("text", encoding="utf-8")
+    told: list[str] = []
+    heard: list[float] = []
+    results = make(model, streaming=streaming, whole_seconds=8.0).hear(
+        find_sessions(paths), lambda session, _: told.append(session.session_id), heard.append
+    )
+    names = [next(results)[0].session_id for _ in range(3)]
+    assert names == ["0", "2", "3"] and told == ["1"] and sum(heard) == pytest.approx(11.0)
+    assert next(results)[1].shape == (875, 3) and next(results, None) is None
+
+
 def test_windows_of_a_recording_are_told_in_its_time(model: Sortformer, tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", 6.0)
     window = Session("w", path, duration=2.0, offset=3.0)
