@@ -242,10 +242,12 @@ def load(
     path: str | Path, options: DiarizeOptions | None = None, device: str | None = None, int8: bool = False
 ) -> Diarizer:
     """A diarizer from a model folder or a `.nemo` file, on the GPU if there is one; `int8`: faster, on CPU only."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() and not int8 else "cpu")
+    if int8 and device != "cpu":
+        raise ValueError(f"int8 runs on the CPU only, not on {device!r}")
     keep_freed_memory()
     try:
-        loaded = load_diarizer(Path(path), "cpu" if int8 else device)
+        loaded = load_diarizer(Path(path), device)
     except RuntimeError as error:
         raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     if isinstance(loaded.model, Sortformer):

@@ -195,3 +195,14 @@ def test_damaged_files_raise_only_format_errors(tmp_path: Path) -> None:
         except FormatError:
             continue
         assert np.isfinite(samples).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_an_array_is_what_a_file_of_it_would_be(tmp_path: Path, channels: int) -> None:
+    samples = np.stack([noise(8_000), noise(8_000)[::-1]][:channels], axis=1)
+    soundfile.write(tmp_path / "a.wav", samples, 8_000)
+    expected = audio.read(tmp_path / "a.wav")
+    np.testing.assert_allclose(audio.from_array(samples, 8_000), expected, atol=1e-6)
+    np.testing.assert_allclose(audio.from_array(samples / 32768, 8_000), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="no audio with a sample rate of 0 Hz"):
+        audio.from_array(samples, 0)

@@ -301,6 +301,7 @@ def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
         (("a.wav", "-"), 2, "stands alone"),
         (("a.wav", "--streaming", "0.5"), 2, "'0.5' is none of 0.32, 1.04, 10, 30.4"),
         (("a.wav", "--postprocess", "gone.toml"), 1, "sortk: gone.toml: no such file"),
+        (("a.wav", "--int8", "--device", "cuda"), 1, "sortk: int8 runs on the CPU only, not on 'cuda'"),
         (("a.wav", "--device", "warp"), 1, "sortk: device 'warp' cannot be used"),
         (("a.wav", "b/a.wav"), 1, "sortk: two recordings are called a, a.wav and b/a.wav"),
         (("bad.jsonl",), 1, "sortk: session id '../x' cannot be the name of a file"),
