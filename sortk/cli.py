@@ -135,7 +135,7 @@ def stage(number: int, **common: Any) -> None:
     """
     from sortk.stages import find_stage
 
-    _run_stages([find_stage(number)], redo_done=common["force"], **common)
+    _run_stages([find_stage(number).number], redo_done=common["force"], **common)
 
 
 @main.command()
@@ -156,8 +156,7 @@ def run(first: int, last: int | None, **common: Any) -> None:
     last = STAGES[-1].number if last is None else find_stage(last).number
     if find_stage(first).number > last:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
-    chosen = [stage for stage in STAGES if first <= stage.number <= last]
-    _run_stages(chosen, redo_done=False, **common)
+    _run_stages(range(first, last + 1), redo_done=False, **common)
 
 
 @main.command()
@@ -168,10 +167,8 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
 
     Example: sortk status --recipe mini
     """
-    from sortk.stages import STAGES
-
     experiment = _open_experiment(recipe, exp, overrides, variant)
-    for stage in STAGES:
+    for stage in experiment.stages:
         found = experiment.status(stage)
         why = f"running: {found.holder}" if found.holder else found.why
         click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
@@ -184,7 +181,7 @@ def _time_and_size(status: Any) -> str:
 
 
 def _run_stages(
-    stages: Sequence[Any],
+    numbers: Sequence[int],
     redo_done: bool,
     recipe: str,
     exp: Path | None,
@@ -198,6 +195,9 @@ def _run_stages(
     from sortk.cluster import choose_cluster
 
     experiment = _open_experiment(recipe, exp, overrides, variant)
+    stages = [stage for stage in experiment.stages if stage.number in numbers]
+    if not stages:
+        raise ValueError(f"recipe {recipe} does without stage {numbers[0]}")
     if dry_run:
         for line in experiment.dry_run(stages, force, redo_done):
             click.echo(line)

@@ -18,6 +18,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -325,3 +326,15 @@ def _package_versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+def find_commit() -> str:
+    """The commit of this checkout, marked if files were changed since; of an installed package, its version."""
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return f"sortk {__version__}"
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return f"sortk {__version__}"

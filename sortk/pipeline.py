@@ -20,7 +20,7 @@ class StageRun:
     """All that a stage's function is given."""
 
     recipe: Recipe
-    inputs: Mapping[str, Path]  # the finished folders of the stages it reads
+    inputs: Mapping[str, Path]  # the finished folders of the stages it reads, of those that the recipe wants
     out: Path
     run_jobs: RunJobs
 
@@ -38,6 +38,8 @@ class Stage:
     """Files from outside the experiment whose content counts as a setting."""
     trains: bool = False
     """Several processes, started by torchrun, may do it together."""
+    wanted: Callable[[Recipe], bool] = lambda recipe: True
+    """A recipe may do without it; a later stage then does without its folder."""
 
     @property
     def folder_name(self) -> str:
@@ -58,10 +60,15 @@ class Experiment:
     def __init__(
         self, stages: Sequence[Stage], recipe: Recipe, root: Path, variant: str = "", plain: Recipe | None = None
     ) -> None:
-        self.stages, self.recipe, self.root, self.variant = stages, recipe, root, variant
-        self._by_name = {stage.name: stage for stage in stages}
+        self.stages = [stage for stage in stages if stage.wanted(recipe)]
+        self.recipe, self.root, self.variant = recipe, root, variant
+        self._by_name = {stage.name: stage for stage in self.stages}
         self._identities: dict[str, Identity] = {}
         self._plain = Experiment(stages, plain, root) if plain is not None and variant else None
+
+    def inputs(self, stage: Stage) -> list[Stage]:
+        """The stages that it reads."""
+        return [self._by_name[name] for name in stage.reads if name in self._by_name]
 
     def identity(self, stage: Stage) -> Identity:
         """What the stage's folder should be made from, by the recipe as it is now."""
@@ -72,7 +79,7 @@ class Experiment:
     def _make_identity(self, stage: Stage) -> Identity:
         tables = {table: dataclasses.asdict(getattr(self.recipe, table)) for table in stage.tables}
         hashes = {f"content of {path}": hash_file(path) for path in stage.files(self.recipe)}
-        inputs = {self._by_name[name].folder_name: self.identity(self._by_name[name]).key for name in stage.reads}
+        inputs = {needed.folder_name: self.identity(needed).key for needed in self.inputs(stage)}
         return Identity(stage.title, {"seed": self.recipe.seed} | tables | hashes, inputs)
 
     def folder(self, stage: Stage) -> Folder:
@@ -85,8 +92,8 @@ class Experiment:
 
     def missing_input(self, stage: Stage, made: Collection[Stage] = ()) -> str:
         """Which stage must run first, and why; empty if the inputs are there, or will be `made` before."""
-        for name in stage.reads:
-            needed, status = self._by_name[name], self.status(self._by_name[name])
+        for needed in self.inputs(stage):
+            status = self.status(needed)
             if status.state != "done" and needed not in made:
                 why = f" ({status.why})" if status.why else ""
                 return f"{needed.title}, which is {status.state}{why}; run stage {needed.number} first"
@@ -115,7 +122,7 @@ class Experiment:
             raise ValueError(f"{stage.title} reads {missing}")
         if in_company() and not stage.trains:
             raise ValueError(f"{stage.title} is not for torchrun, which is for training; start it without, with --nj")
-        folders = {name: self.folder(self._by_name[name]) for name in stage.reads}
+        folders = {needed.name: self.folder(needed) for needed in self.inputs(stage)}
         inputs = {name: folder.final for name, folder in folders.items()}
 
         def work(out: Path) -> None:

@@ -30,6 +30,8 @@ from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
+from sortk.scoring.score_options import ScoreOptions
+from sortk.scoring.tune import TuneOptions
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
@@ -44,6 +46,7 @@ class Recipe:
     name: str
     summary: str = ""  # one line for people
     seed: int = 0  # every random choice follows from it and from the item's id
+    asr: bool = True  # False: the diarizer alone, without stage 6
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     simulate: SimulateOptions = field(default_factory=SimulateOptions)
     clean: CleanOptions = field(default_factory=CleanOptions)
@@ -51,6 +54,8 @@ class Recipe:
     sst: SstOptions = field(default_factory=SstOptions)
     train_diar: TrainDiarOptions = field(default_factory=TrainDiarOptions)
     train_asr: TrainAsrOptions = field(default_factory=TrainAsrOptions)
+    tune: TuneOptions = field(default_factory=TuneOptions)
+    score: ScoreOptions = field(default_factory=ScoreOptions)
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:

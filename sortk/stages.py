@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
-from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, write_json
+from sortk.folders import Folder, Identity, build_folder, find_commit, hash_file, hash_files, write_json
 from sortk.pipeline import Stage, StageRun
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
@@ -169,7 +169,7 @@ def score(run: StageRun) -> None:
     from sortk.inference.postprocess import Postprocess, read_postprocess
     from sortk.scoring.der_counts import DerOptions
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
-    from sortk.scoring.results import Results, as_json, find_commit, format_results
+    from sortk.scoring.results import Results, as_json, format_results
 
     recipe, options = run.recipe, run.recipe.score
     sets = choose_sessions(_sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)

@@ -129,34 +129,45 @@ class Transcriber:
 
         With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
         """
-        for first in range(0, len(sessions), POOL):
-            yield from self._transcribe_pool(sessions[first : first + POOL], on_error)
+        for session, written in self._write_all(sessions, on_error):
+            words = [
+                word
+                for number, (piece, text) in enumerate(written)
+                for word in self.lay_out(piece, text, number, len(written))
+            ]
+            yield session, sorted(words, key=lambda word: (word.start, word.end))
 
-    def _transcribe_pool(
-        self, sessions: Sequence[Session], on_error: OnError | None
-    ) -> Iterator[tuple[Session, list[Segment]]]:
-        pieces_of: dict[str, list[Piece]] = {}
-        for session in sessions:
-            try:
-                pieces_of[session.session_id] = self.cut(session)
-            except (ValueError, OSError) as error:
-                if on_error is None:
-                    raise
-                on_error(session, error)
-        pieces = [piece for own in pieces_of.values() for piece in own]
-        texts: dict[tuple[str, Span], str] = {}
-        for batch in _split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])):
-            keys = [(piece.session.session_id, piece.span) for piece in batch]
-            texts |= zip(keys, self.write(batch), strict=True)
-        for session in sessions:
-            if session.session_id in pieces_of:
-                own = pieces_of[session.session_id]
-                words = [
-                    word
-                    for number, piece in enumerate(own)
-                    for word in self.lay_out(piece, texts[session.session_id, piece.span], number, len(own))
-                ]
-                yield session, sorted(words, key=lambda word: (word.start, word.end))
+    def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
+        """The SST and the words of each sample, which must fit into one piece."""
+        for sample, written in self._write_all(samples):
+            if len(written) > 1:
+                longest = self.options.piece_seconds
+                raise ValueError(f"sample {sample.session_id} is longer than {longest:g} s, too long to be one piece")
+            words = [word for piece, text in written for word in self.lay_out(piece, text, 0, 1)]
+            yield sample, " ".join(text for _, text in written), words
+
+    def _write_all(
+        self, sessions: Sequence[Session], on_error: OnError | None = None
+    ) -> Iterator[tuple[Session, list[tuple[Piece, str]]]]:
+        """The pieces of each session and their SSTs; pieces of like length are written together."""
+        for first in range(0, len(sessions), POOL):
+            pieces_of: dict[str, list[Piece]] = {}
+            for session in sessions[first : first + POOL]:
+                try:
+                    pieces_of[session.session_id] = self.cut(session)
+                except (ValueError, OSError) as error:
+                    if on_error is None:
+                        raise
+                    on_error(session, error)
+            texts: dict[tuple[str, Span], str] = {}
+            pieces = [piece for own in pieces_of.values() for piece in own]
+            for batch in _split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])):
+                keys = [(piece.session.session_id, piece.span) for piece in batch]
+                texts |= zip(keys, self.write(batch), strict=True)
+            for session in sessions[first : first + POOL]:
+                if session.session_id in pieces_of:
+                    own = pieces_of[session.session_id]
+                    yield session, [(piece, texts[session.session_id, piece.span]) for piece in own]
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class TuneOptions:
     trials: int = 200  # that the study has in the end, those of earlier runs and other processes included
     objective: tuple[Term, ...] = (Term(),)  # the weighted mean of these is minimised
     storage: str = ""  # URL of a database, instead of a journal file: postgresql://..., mysql://...
+    sets: tuple[str, ...] = ("valid",)  # stage 7: splits of the corpus, and of the simulated sessions, to tune on
+    even_if_scored: bool = False  # stage 7: tune also on sessions that stage 8 scores; such a score says little
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -294,9 +296,11 @@ def make_tune_set(sessions: Sequence[Session], posteriors: Mapping[str, Probs]) 
     unknown = [session.session_id for session in sessions if not _is_annotated(session)]
     if unknown:
         raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
+    # The RTTM tells who speaks when; a SegLST tells what is said, perhaps word by word, with pauses between.
+    by_rttm = (replace(s, seglst_path=None, ctm_path=None) if s.rttm_path else s for s in sessions)
     references = {
         session.session_id: [_shifted(segment, session) for segment in segments]
-        for session, segments in annotated(sessions)
+        for session, segments in annotated(by_rttm)
     }
     uem = {session.session_id: _find_regions(session) for session in sessions}
     return TuneSet(posteriors, references, uem if any(session.uem_path for session in sessions) else None)

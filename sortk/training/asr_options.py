@@ -69,3 +69,15 @@ class TrainAsrOptions:
         names = [phase.name for phase in self.phases]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")
+
+    def describe(self) -> str:
+        """The name of a row in Table 2."""
+        if not self.speaker_tokens:
+            return "baseline: no speaker tokens"
+        system = {
+            "none": "1: no supervision",
+            "frozen": "2: Sortformer, frozen",
+            "finetuned": "3: Sortformer, fine-tuned",
+            "truth": "4: ground truth in training",
+        }[self.supervision]
+        return f"{system}, adapters of {self.adapters}" if self.adapters else system

@@ -121,3 +121,10 @@ class TrainDiarOptions:
             raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")
         if self.encoder_warmup.steps and not self.global_speakers:
             raise ValueError("encoder_warmup names speakers, so it needs global_speakers = true")
+
+    def describe(self) -> str:
+        """The name of a row in Table 1."""
+        if self.model != "sortformer":
+            return self.model.upper()
+        loss = {0.0: "PIL", 1.0: "Sort Loss"}.get(self.alpha, f"hybrid loss, alpha {self.alpha:g}")
+        return f"Sortformer, {loss}"

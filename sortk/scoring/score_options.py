@@ -1,0 +1,21 @@
+"""Settings of stage 8. Nothing heavy is imported here, so that a recipe can be read quickly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sortk.scoring.normalizers import NormalizerName
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Settings of stage 8; the paper's are collar 0.25 for CALLHOME and CH109, 0 for DIHARD3, with overlap."""
+
+    sets: tuple[str, ...] = ("test",)  # splits of the corpus, and of the simulated sessions
+    collar: float = 0.25  # seconds on each side of a reference boundary that are not scored
+    skip_overlap: bool = False
+    normalizer: NormalizerName = "lower"  # of words, on both sides
+
+    def __post_init__(self) -> None:
+        if not self.sets:
+            raise ValueError("sets must name at least one split to score")
