@@ -217,15 +217,19 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
     assert result.exit_code == 0, result.output
-    assert sortk("run", *common).stderr.count("done already, skipped") == 7
-    assert sortk("status", *common).stdout.count(" done ") == 7
+    assert sortk("run", *common).stderr.count("done already, skipped") == 9
+    assert sortk("status", *common).stdout.count(" done ") == 9
+    results = (tmp_path / "exp" / "variant-debug" / "08-score" / "RESULTS.md").read_text(encoding="utf-8")
+    assert all(row in results for row in ("hybrid loss, alpha 0.5 | none", "hybrid loss, alpha 0.5 | tuned", "cpWER"))
+    assert "does without stage 6" in failed(sortk("stage", 6, *common, "--set", "asr=false"))
+    assert "test-000000" in failed(sortk("stage", 7, *common, "--set", 'tune.sets=["test"]', "--force"))
     for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
         assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 10 <= sample.duration <= 20
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
     assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
     assert sortk("stage", 1, *changed, "--force").exit_code == 0
-    assert sortk("status", *changed).stdout.count(" stale ") == 5 and "its input 01-simulate changed" in failed(
+    assert sortk("status", *changed).stdout.count(" stale ") == 7 and "its input 01-simulate changed" in failed(
         sortk("stage", 2, *changed)
     )
     for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):
@@ -261,7 +265,7 @@ def test_options_that_do_not_go_together_are_usage_errors(voices: Path, tmp_path
 def test_unknown_stages_and_recipes_are_named() -> None:
     assert "there is no stage 12" in failed(sortk("stage", 12, "--recipe", "mini"))
     assert "shipped recipes: " in failed(sortk("run", "--recipe", "nosuch"))
-    assert "no variant 'x'; variants: debug" in failed(sortk("run", "--recipe", "mini", "--variant", "x"))
+    assert "no variant 'x'; variants: pil, sort, debug" in failed(sortk("run", "--recipe", "mini", "--variant", "x"))
     assert sortk("run").exit_code == 2
 
 

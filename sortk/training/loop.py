@@ -238,7 +238,9 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
     def show(self, numbers: dict[str, float]) -> None:
         self._bar.update()
         shown = numbers | self.scores
-        text = ", ".join(f"{name} {shown[name]:.3g}" for name in ("loss", "der", "audio_per_second") if name in shown)
+        text = ", ".join(
+            f"{name} {shown[name]:.3g}" for name in ("loss", "der", "cpwer", "audio_per_second") if name in shown
+        )
         self._bar.set_postfix_str(text, refresh=False)
         if self._leads and self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
             log.info("step %d of %d: %s", self._progress.step, self._n_steps, text)
