@@ -165,8 +165,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        temporary.chmod(0o666 & ~_umask())
         yield temporary
+        temporary.chmod(0o666 & ~_umask())  # last: who wrote it may have put another file in its place
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):

@@ -46,8 +46,12 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """A safetensors file that appears whole or not at all."""
-    with atomic_path(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata)
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        with atomic_path(path) as temporary:
+            save_file(contiguous, temporary, metadata)
+    except SafetensorError as error:  # such as a full disk
+        raise OSError(f"{path}: cannot be written ({error})") from None
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import load_model, load_tensors, save_model, save_tensors
+
+
+def test_a_model_folder_is_read_back(tmp_path: Path) -> None:
+    weights = {"a": torch.arange(6.0).view(2, 3).T, "n": torch.tensor(7)}  # not contiguous
+    save_model(tmp_path / "model", weights, {"model": "x", "options": {"d": 1}})
+    found, config = load_model(tmp_path / "model")
+    assert config == {"model": "x", "options": {"d": 1}}
+    assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+def test_others_may_read_it_as_far_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        save_model(tmp_path, {"a": torch.zeros(1)}, {"model": "x", "options": {}})
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {"0o644"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*about: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("sortk.formats.model_folder.save_file", fail)
+    with pytest.raises(OSError, match=r"w\.safetensors: cannot be written \(I/O error: No space left"):
+        save_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(1)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_damage_is_one_sentence(tmp_path: Path) -> None:
+    save_model(tmp_path, {"a": torch.zeros(100)}, {"model": "x", "options": {}})
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(FormatError, match="damaged safetensors"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text('{"model": 1}', encoding="utf-8")
+    with pytest.raises(FormatError, match="not the config of a model"):
+        load_model(tmp_path)
+    with pytest.raises(FormatError, match="no such file"):
+        load_tensors(tmp_path / "nothing.safetensors")
+    with pytest.raises(FormatError, match="not a model folder"):
+        load_model(tmp_path / "nowhere")
