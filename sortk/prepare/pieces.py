@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,23 @@ def _utterance_from_json(utterance: list[Any], speaker: str, files: Sequence[Pat
 
 def _words(rows: Iterable[list[Any]]) -> tuple[Word, ...]:
     return tuple(Word(*row) for row in rows)
+
+
+def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:
+    """As it is when the source is played at that speed, by another name; `start` stays that in the source."""
+    if speed == 1:
+        return piece
+    duration_ms = round(piece.duration_ms / speed)
+    return replace(
+        piece,
+        speaker=speaker,
+        duration_ms=duration_ms,
+        lead_ms=int(piece.lead_ms / speed),
+        tail_ms=int(piece.tail_ms / speed),
+        words=tuple(
+            _shift_into(Word(w.text, w.start / speed, w.end / speed), 0.0, duration_ms / 1000) for w in piece.words
+        ),
+    )
 
 
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:

@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class PlannedSpeaker:
     name: str
     gain: float
     rir: Clip | None = None
+    speed: float = 1.0  # at which the sources are played: tempo and pitch change together, as on a tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,10 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
         "sample_rate": plan.sample_rate,
         "n_samples": plan.n_samples,
         "exact": plan.exact,
-        "speakers": [{"name": s.name, "gain": s.gain, "rir": clip_json(s.rir)} for s in plan.speakers],
+        "speakers": [
+            {"name": s.name, "gain": s.gain, "rir": clip_json(s.rir)} | ({"speed": s.speed} if s.speed != 1 else {})
+            for s in plan.speakers
+        ],
         "noise": clip_json(plan.noise),
         "snr_db": plan.snr_db,
         "audio": [path_text(file, path) for file in files],
@@ -161,7 +166,9 @@ def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
         session_id=fields["session_id"],
         sample_rate=fields["sample_rate"],
         n_samples=fields["n_samples"],
-        speakers=tuple(PlannedSpeaker(s["name"], s["gain"], clip(s["rir"])) for s in fields["speakers"]),
+        speakers=tuple(
+            PlannedSpeaker(s["name"], s["gain"], clip(s["rir"]), s.get("speed", 1.0)) for s in fields["speakers"]
+        ),
         turns=tuple(
             PlannedTurn(speaker, start, end, tuple(piece(value) for value in pieces))
             for speaker, start, end, pieces in fields["turns"]
@@ -231,14 +238,28 @@ def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int |
         if speaker is not None and turn.speaker != speaker:
             continue
         gain = np.float32(plan.speakers[turn.speaker].gain / FULL_SCALE)
+        speed = plan.speakers[turn.speaker].speed
         for piece in turn.pieces:
             lead = min(piece.lead, piece.at_sample)
             tail = min(piece.tail, len(track) - piece.at_sample - piece.n_samples)
-            first = round(piece.start * plan.sample_rate) - lead
-            samples = sources.samples(piece.audio_path, first, lead + piece.n_samples + tail) * gain
+            first = round(piece.start * plan.sample_rate) - round(lead * speed)
+            n_samples = lead + piece.n_samples + tail
+            samples = sources.samples(piece.audio_path, first, round(n_samples * speed)) * gain
+            samples = change_speed(samples, speed)[:n_samples]
             _fade(samples, max(lead, shortest_fade), max(tail, shortest_fade))
             begin = piece.at_sample - lead
             track[begin : begin + len(samples)] += samples
+
+
+def change_speed(samples: Float32, speed: float) -> Float32:
+    """As a tape that runs faster or slower."""
+    if speed == 1:
+        return samples
+    from scipy.signal import resample_poly  # noqa: PLC0415 - slow to import, rarely needed
+
+    ratio = Fraction(speed).limit_denominator(100)
+    resampled: Float32 = resample_poly(samples, ratio.denominator, ratio.numerator).astype(np.float32, copy=False)
+    return resampled
 
 
 def _fade(samples: Float32, n_in: int, n_out: int) -> None:

@@ -18,7 +18,7 @@ from random import Random
 
 from sortk.prepare.conversation import PlacedTurn, plan_turns
 from sortk.prepare.mixtures import SetSummary, write_set
-from sortk.prepare.pieces import Piece, SpeakerIndex, index_speaker, read_index, summarize_index
+from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
     Clip,
     Int16,
@@ -55,6 +55,7 @@ class SimulateOptions:
     turn_change: float = 0.875  # probability that another speaker takes the next turn
     level_db: float = -26.0  # of each speaker's speech, below full scale
     level_spread_db: float = 3.0  # a speaker is up to so much louder or softer than that
+    speeds: tuple[float, ...] = (1.0,)  # a speaker is played at one of these, as another person: more voices out of few
     noise_dir: str = ""  # a folder with noise; none by default
     min_snr_db: float = 5.0
     max_snr_db: float = 20.0
@@ -74,6 +75,10 @@ class SimulateOptions:
         _require(0 <= self.spread < 1, f"spread must be from 0 to below 1, not {self.spread}")
         _require(self.seconds >= 1, f"seconds must be at least 1, not {self.seconds}")
         _require(0 <= self.turn_change <= 1, f"turn_change must be from 0 to 1, not {self.turn_change}")
+        _require(
+            bool(self.speeds) and all(0.5 <= speed <= 2 for speed in self.speeds),
+            f"speeds must be one or more numbers from 0.5 to 2, not {list(self.speeds)}",
+        )
         _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must not exceed max_snr_db")
         _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, not {self.sample_rate}")
 
@@ -123,12 +128,30 @@ def _beta_quantile(mean: float, std: float, quantile: float) -> float:
     return float(betaincinv(mean * precision, (1 - mean) * precision, quantile))
 
 
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A speaker at some speed."""
+
+    index: SpeakerIndex
+    speed: float
+
+    @property
+    def name(self) -> str:
+        return name_voice(self.index.speaker, self.speed)
+
+
+def name_voice(speaker: str, speed: float) -> str:
+    """Of another speed, another name."""
+    return speaker if speed == 1 else f"{speaker}@{speed:g}"
+
+
 class Simulator:
     """Plans and renders the sessions of a set, by number and in any order."""
 
     def __init__(self, speakers: Sequence[SpeakerIndex], options: SimulateOptions, seed: int, set_name: str) -> None:
         share_ms = 1000 * options.seconds * (1 - options.silence) / options.max_speakers
-        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= share_ms]
+        slowest = min(options.speeds)
+        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= share_ms * slowest]
         if len(self.speakers) < len(speakers):
             n_left_out = len(speakers) - len(self.speakers)
             log.warning("%s: %d speakers are left out, who say nothing short enough", set_name, n_left_out)
@@ -140,7 +163,7 @@ class Simulator:
         self.options, self.seed, self.set_name = options, seed, set_name
         self.noises = find_clips(Path(options.noise_dir)) if options.noise_dir else []
         self.rirs = find_clips(Path(options.rir_dir)) if options.rir_dir else []
-        self._pieces: dict[Path, list[list[Piece]]] = {}
+        self._pieces: dict[str, list[list[Piece]]] = {}
         self._audio = SourceAudio(options.sample_rate)
 
     def session_id(self, index: int) -> str:
@@ -151,19 +174,22 @@ class Simulator:
         options, session_id = self.options, self.session_id(index)
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
-        cast = rng.sample(self.speakers, targets.n_speakers)
-        pieces = {speaker.speaker: self._fitting_pieces(speaker) for speaker in cast}
+        cast = [self._voice(speaker, rng) for speaker in rng.sample(self.speakers, targets.n_speakers)]
+        pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
         turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng)
         heard = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
-        energies = {speaker.speaker: speaker.energy for speaker in cast}
+        voices = {voice.name: voice for voice in cast}
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
         return Plan(
             session_id=session_id,
             sample_rate=options.sample_rate,
             n_samples=n_samples,
             speakers=tuple(
-                PlannedSpeaker(name, self._gain(energies[name], rng), self._pick(self.rirs, rng)) for name in heard
+                PlannedSpeaker(
+                    name, self._gain(voices[name].index.energy, rng), self._pick(self.rirs, rng), voices[name].speed
+                )
+                for name in heard
             ),
             turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
             noise=self._pick_noise(rng),
@@ -174,15 +200,20 @@ class Simulator:
         """The samples of a planned session."""
         return render(plan, self._audio)
 
-    def _fitting_pieces(self, speaker: SpeakerIndex) -> list[list[Piece]]:
-        if speaker.path not in self._pieces:
-            if len(self._pieces) >= SPEAKERS_IN_MEMORY:
+    def _voice(self, speaker: SpeakerIndex, rng: Random) -> Voice:
+        speeds = self.options.speeds
+        return Voice(speaker, speeds[0] if len(speeds) == 1 else rng.choice(speeds))
+
+    def _fitting_pieces(self, voice: Voice) -> list[list[Piece]]:
+        if voice.name not in self._pieces:
+            if len(self._pieces) >= SPEAKERS_IN_MEMORY * len(self.options.speeds):
                 self._pieces.pop(next(iter(self._pieces)))
             # At most half of a session's speech, so that there is somebody to talk to.
             longest_ms = 1000 * self.options.seconds * (1 - self.options.silence) / min(2, self.options.max_speakers)
-            fitting = [[p for p in pieces if p.duration_ms <= longest_ms] for pieces in read_index(speaker.path)]
-            self._pieces[speaker.path] = [pieces for pieces in fitting if pieces]
-        return self._pieces[speaker.path]
+            spoken = [[at_speed(p, voice.name, voice.speed) for p in pieces] for pieces in read_index(voice.index.path)]
+            fitting = [[p for p in pieces if p.duration_ms <= longest_ms] for pieces in spoken]
+            self._pieces[voice.name] = [pieces for pieces in fitting if pieces]
+        return self._pieces[voice.name]
 
     def _gain(self, energy: float, rng: Random) -> float:
         spread_db = rng.uniform(-self.options.level_spread_db, self.options.level_spread_db)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -19,7 +18,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.signal import resample_poly
 from torch import Tensor
 
 from sortk.formats import audio, rttm
@@ -134,52 +132,22 @@ def _read_rttm(path: Path) -> dict[str, list[Segment]]:
 
 
 class ConversationSource:
-    """Conversations simulated on the fly: `n_sessions` an epoch, none of them ever twice.
+    """Conversations simulated on the fly: `n_sessions` an epoch, none of them ever twice."""
 
-    They are played at one of the `speeds` in turn, and cut to one length, so that a batch has voices at all speeds. At
-    another speed a voice is that of another person.
-    """
-
-    def __init__(
-        self,
-        simulator: Simulator,
-        n_sessions: int,
-        n_speakers: int,
-        number_of: Mapping[str, int],
-        speeds: Sequence[float] = (1.0,),
-    ) -> None:
+    def __init__(self, simulator: Simulator, n_sessions: int, n_speakers: int, number_of: Mapping[str, int]) -> None:
         self.simulator, self.n_sessions, self.n_speakers, self.number_of = simulator, n_sessions, n_speakers, number_of
-        self.speeds = speeds
 
     def __len__(self) -> int:
         return self.n_sessions
 
     def seconds(self, index: int) -> float:
-        return self.simulator.options.seconds / max(self.speeds)
+        return self.simulator.options.seconds
 
     def load(self, index: int, epoch: int) -> Example:
-        speed, plan = self.speeds[index % len(self.speeds)], self.simulator.plan(epoch * self.n_sessions + index)
+        plan = self.simulator.plan(epoch * self.n_sessions + index)
         samples = self.simulator.render(plan).astype(np.float32) / np.float32(32768)
-        samples = change_speed(samples, speed)[: round(self.seconds(index) * SAMPLE_RATE)]
-        segments = [
-            Segment(s.session_id, name_at_speed(s.speaker, speed), s.start / speed, s.end / speed)
-            for s in plan.segments()
-        ]
-        targets, names = frame_targets(segments, 0.0, count_frames(len(samples)), self.n_speakers)
+        targets, names = frame_targets(plan.segments(), 0.0, count_frames(len(samples)), self.n_speakers)
         return Example(plan.session_id, samples, targets, frame_speakers(targets, names, self.number_of))
-
-
-def name_at_speed(speaker: str, speed: float) -> str:
-    return speaker if speed == 1 else f"{speaker}@{speed:g}"
-
-
-def change_speed(samples: audio.Samples, speed: float) -> audio.Samples:
-    """As a tape that runs faster or slower: tempo and pitch change together."""
-    if speed == 1:
-        return samples
-    ratio = Fraction(speed).limit_denominator(100)
-    resampled: audio.Samples = resample_poly(samples, ratio.denominator, ratio.numerator).astype(np.float32, copy=False)
-    return resampled
 
 
 Place = tuple[int, int]

@@ -17,14 +17,13 @@ from sortk.models.fastconformer import RelativeAttention
 from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
 from sortk.models.transformer import SelfAttention
 from sortk.prepare.pieces import SpeakerIndex
-from sortk.prepare.simulate import SimulateOptions, Simulator
+from sortk.prepare.simulate import SimulateOptions, Simulator, name_voice
 from sortk.records import Session
 from sortk.training.batches import (
     BatchLoader,
     ConversationSource,
     SessionSource,
     Source,
-    name_at_speed,
     read_segments,
 )
 from sortk.training.checkpoint import Checkpoints
@@ -165,7 +164,7 @@ def number_speakers(data: TrainingData, options: TrainDiarOptions) -> dict[str, 
     """A number for every speaker of the training data, and for each as heard at another speed."""
     names = {segment.speaker for session in data.train for segment in read_segments(session)}
     speeds = {1.0, *options.encoder_warmup.speeds, *(speed for phase in options.phases for speed in phase.speeds)}
-    names |= {name_at_speed(speaker.speaker, speed) for speaker in data.speakers for speed in speeds}
+    names |= {name_voice(speaker.speaker, speed) for speaker in data.speakers for speed in speeds}
     return {name: number for number, name in enumerate(sorted(names))}
 
 
@@ -184,12 +183,13 @@ def find_sources(
         n_simulated = _count_simulated(phase, n_recorded)
         simulated = replace(
             data.simulate,
-            seconds=phase.seconds * max(phase.speeds),  # enough for the fastest
+            seconds=phase.seconds,
             min_speakers=phase.min_speakers,
             max_speakers=phase.max_speakers,
+            speeds=phase.speeds,
         )
         simulator = Simulator(data.speakers, simulated, seed, f"fly-{phase.name}")
-        sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of, phase.speeds))
+        sources.append(ConversationSource(simulator, n_simulated, options.n_speakers, number_of))
     return sources
 
 

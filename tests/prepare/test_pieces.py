@@ -10,7 +10,7 @@ from conftest import tone
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
-from sortk.prepare.pieces import index_speaker, read_index, summarize_index
+from sortk.prepare.pieces import Piece, at_speed, index_speaker, read_index, summarize_index
 from sortk.records import Source, Word
 
 SILENCE = np.zeros(16000, np.float32)
@@ -97,3 +97,13 @@ def test_the_level_of_a_speaker_is_the_mean_over_speech_only(
     assert found is not None
     # words of 0.3 s at level 0.05, with 0.1 s of silence between two: 1.5 of 1.9 s sound
     assert found.energy == pytest.approx(0.05**2 * 1.5 / 1.9, rel=0.01)
+
+
+def test_a_piece_at_another_speed() -> None:
+    words = (Word("a", 0.0, 0.25), Word("b", 0.25, 1.0))
+    piece = Piece("x", "u", Path("a.flac"), 3.0, 1000, 50, 20, 0.1, words)
+    faster = at_speed(piece, "x@1.25", 1.25)
+    assert (faster.speaker, faster.start, faster.duration_ms) == ("x@1.25", 3.0, 800)
+    assert (faster.lead_ms, faster.tail_ms) == (40, 16)
+    assert faster.words == (Word("a", 0.0, 0.2), Word("b", 0.2, 0.8))
+    assert at_speed(piece, "x", 1.0) is piece

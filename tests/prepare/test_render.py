@@ -63,6 +63,14 @@ def test_room_tone_around_a_piece_fades(tmp_path: Path) -> None:
     assert samples[3399] < 5 and samples[3400] == 0
 
 
+def test_speed_changes_pitch_and_length_together(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(2.0, hertz=400.0))
+    piece = PlannedPiece(tmp_path / "a.flac", 0.5, 16000, 0, 0, 0, ())
+    plan = Plan("x", 16000, 16000, (PlannedSpeaker("a", 1.0, speed=1.25),), (PlannedTurn(0, 0, 16000, (piece,)),))
+    samples = render(plan, SourceAudio(16000))  # a second, made of 1.25 s from 0.5 s on
+    assert np.abs(np.fft.rfft(samples)).argmax() == 500 and np.abs(samples[15000:]).max() > 100
+
+
 def test_a_mixture_that_would_clip_is_scaled_down(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(0.5, 0.5))
     plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 3.0),), (one_piece(tmp_path / "a.flac", 8000, 0),))
@@ -96,7 +104,7 @@ def test_a_room_keeps_the_direct_sound_in_place(tmp_path: Path) -> None:
 def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
     piece = PlannedPiece(tmp_path / "audio" / "a.flac", 1.5, 1000, 80, 0, 16, (Word("hi", 0.0, 0.05),))
     plan = Plan(
-        "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5)),),
+        "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5), 0.9),),
         (PlannedTurn(0, 16, 1016, (piece,)),), Clip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
     )  # fmt: skip
     path = tmp_path / "plan" / "x.json"
