@@ -149,6 +149,8 @@ def train_asr(run: StageRun) -> None:
 
 def tune(run: StageRun) -> None:
     """The diarizer on development sessions -> postprocess.toml with the lowest DER, the study, and probs/."""
+    from sortk.formats.files import atomic_text
+    from sortk.report.study import draw_study
     from sortk.scoring.evaluate import choose_sessions
     from sortk.scoring.tune import check_not_scored, hear_sessions, read_tune_set, tune, write_tuned
 
@@ -159,6 +161,8 @@ def tune(run: StageRun) -> None:
     hear_sessions(run.inputs["train-diar"] / "model", sessions, run.out / "probs")
     tuned = tune(read_tune_set(sessions, run.out / "probs"), options, run.recipe.seed, run.out / "study.log")
     write_tuned(run.out / "postprocess.toml", tuned, options, run.recipe.seed)
+    with atomic_text(run.out / "study.svg") as file:
+        file.write(draw_study(tuned.history, tuned.importance, f"{run.recipe.name}: search for postprocessing"))
     log.info("DER %.2f %% without and %.2f %% with postprocessing", 100 * tuned.der_before, 100 * tuned.der_after)
 
 
