@@ -64,4 +64,4 @@ def _draw_importance(importance: Mapping[str, float]) -> Iterator[str]:
         yield f'<rect x="{BARS}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="3" fill="{TRIAL}"/>'
         yield f'<text x="{BARS + width + 6:.1f}" y="{y + 14}" fill="#555555">{100 * share:.0f} %</text>'
     middle = BARS + BAR_WIDTH / 2
-    yield f'<text x="{middle}" y="{BOTTOM + 28}" text-anchor="middle" fill="#555555">how much each parameter matters</text>'
+    yield f'<text x="{middle}" y="{BOTTOM + 28}" text-anchor="middle" fill="#555555">how much each one matters</text>'
