@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -23,6 +24,7 @@ class Progress:
     batch: int = 0  # of the epoch, the next one
     validations_since_best: int = 0
     best_score: float | None = None
+    scaler: dict[str, Any] = field(default_factory=dict)  # of half precision: what gradients are multiplied by
 
 
 class Checkpoints:

@@ -37,6 +37,8 @@ from sortk.training.processes import Processes, current_processes, sum_numbers
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOG_LINES = 15.0
+RATES = ("audio_per_second", "examples_per_second")
+SHOWN = ("loss", "der", "cpwer", *RATES)
 
 
 def learning_rate(step: int, options: LoopOptions) -> float:
@@ -90,6 +92,8 @@ def train(
     run = _Run(task, options, device, processes, f"{seed} {phase}")
     checkpoints = Checkpoints(out / "checkpoints" / phase, options.keep_best)
     progress = checkpoints.restore(task, run.optimizer)
+    if progress.scaler:
+        run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
     with (
         _open_log(out, phase, progress.step, processes) as training_log,
@@ -111,6 +115,7 @@ def train(
                     checkpoints.keep(progress.step, scores["score"], run.task.model)
                 _note_score(progress, scores["score"])
             if processes.leads and (_is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested):
+                progress.scaler = run.scaler.state_dict()
                 checkpoints.save(progress, task, run.optimizer)
             if stop.requested and progress.step < n_steps:
                 raise TrainingStopped(
@@ -163,13 +168,14 @@ class _Run:
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), options.clip_norm or math.inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        numbers["audio_per_second"] /= self._lap()
+        seconds = self._lap()
+        numbers |= {name: numbers[name] / seconds for name in RATES}
         return numbers | {"learning_rate": rate, "grad_norm": float(norm)}
 
     def _accumulate(self, batches: Sequence[Batch]) -> dict[str, float]:
         """Gradients of the mean loss over all examples; this process's part of the means, to be summed over all."""
         n_examples = sum(batch.n_in_all for batch in batches)
-        sums = {"audio_per_second": sum(batch.seconds for batch in batches)}
+        sums = dict(zip(RATES, (sum(b.seconds for b in batches), sum(len(b.names) for b in batches)), strict=True))
         for number, batch in enumerate(batches, start=1):
             weight = len(batch.names) / n_examples
             with self._sync_if(number == len(batches)), self._autocast():
@@ -238,9 +244,7 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
     def show(self, numbers: dict[str, float]) -> None:
         self._bar.update()
         shown = numbers | self.scores
-        text = ", ".join(
-            f"{name} {shown[name]:.3g}" for name in ("loss", "der", "cpwer", "audio_per_second") if name in shown
-        )
+        text = ", ".join(f"{name} {shown[name]:.3g}" for name in SHOWN if name in shown)
         self._bar.set_postfix_str(text, refresh=False)
         if self._leads and self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
             log.info("step %d of %d: %s", self._progress.step, self._n_steps, text)
