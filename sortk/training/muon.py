@@ -3,7 +3,7 @@
 An update of AdamW is dominated by a few directions. With U S V^T the momentum, Muon takes U V^T: every direction counts
 the same, and a small model needs half the steps. For matrices inside layers; all other weights are AdamW's.
 
-(torch has a Muon, too. It rounds to bfloat16, which CPUs without bfloat16 emulate: six times slower for a whole step.)
+(torch has a Muon, too. It rounds to bfloat16, which many CPUs have to emulate: a whole step takes four times as long.)
 """
 
 from __future__ import annotations
