@@ -424,27 +424,33 @@ def train_diar_folder(
     force: bool,
 ) -> None:
     """`sortk train-diar`."""
-    from sortk.formats import manifest, sources
+    from sortk.formats import manifest
     from sortk.inference.load import read_model
-    from sortk.prepare.simulate import index_sources
-    from sortk.training.processes import leader_first
     from sortk.training.train_diar import TrainingData, train_diarizer
 
     def work(partial: Path) -> None:
         simulate = SimulateOptions()
-        found = sources.read(sources_path) if sources_path else []
-        with leader_first():
-            speakers = index_sources(found, partial, simulate.sample_rate, map)
+        speakers = _index_together(sources_path, partial, simulate.sample_rate)
         data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
         initial = read_model(init) if init else None
         train_diarizer(data, options, seed, partial, initial)
 
-    settings = {"seed": seed, "init": init and str(init)} | dataclasses.asdict(options)
-    inputs = {
-        name: hash_file(path) for name, path in (("train", train), ("valid", valid), ("sources", sources_path)) if path
-    }
+    settings = {"seed": seed} | dataclasses.asdict(options)
+    given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
+    inputs = {name: hash_file(path) for name, path in given.items() if path}
     identity = Identity("sortk train-diar", settings, inputs)
     build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
+def _index_together(sources_path: Path | None, out: Path, sample_rate: int) -> list[SpeakerIndex]:
+    """The voices for conversations on the fly; of several processes, the leading one finds their speech."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import index_sources
+    from sortk.training.processes import leader_first
+
+    found = sources.read(sources_path) if sources_path else []
+    with leader_first():
+        return index_sources(found, out, sample_rate, map)
 
 
 def train_asr_folder(
@@ -460,17 +466,13 @@ def train_asr_folder(
     force: bool,
 ) -> None:
     """`sortk train-asr`."""
-    from sortk.formats import manifest, sources
+    from sortk.formats import manifest
     from sortk.inference.load import read_asr, read_model
-    from sortk.prepare.simulate import index_sources
-    from sortk.training.processes import leader_first
     from sortk.training.train_asr import AsrData, Pretrained, train_asr
 
     def work(partial: Path) -> None:
         simulate = SimulateOptions()
-        found = sources.read(sources_path) if sources_path else []
-        with leader_first():
-            speakers = index_sources(found, partial, simulate.sample_rate, map)
+        speakers = _index_together(sources_path, partial, simulate.sample_rate)
         data = AsrData(manifest.read(train), manifest.read(valid), sst, speakers, simulate)
         initial = Pretrained(*read_asr(init)) if init else None
         train_asr(data, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
