@@ -1,8 +1,8 @@
 """The Transformer encoder on top of FastConformer (18 layers of 192 in the paper).
 
 As in the paper it adds no positions of its own, so it is equivariant to any permutation of the frames (Appendix F): the
-order of arrival reaches it only through the FastConformer below. A small model learns to sort several times sooner when
-it is told the place of each frame (`positions`).
+order of arrival reaches it only through the FastConformer below. A small model learned to sort sooner when it was told
+the place of each frame (`positions`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): the momentum of a weight matrix is made orthogonal before it becomes an update.
 
 An update of AdamW is dominated by a few directions. With U S V^T the momentum, Muon takes U V^T: every direction counts
-the same, and a small model needs half the steps. For matrices inside layers; all other weights are AdamW's.
+the same, and small models learned in fewer steps here. For matrices inside layers; all other weights are AdamW's.
 
 (torch has a Muon, too. It rounds to bfloat16, which many CPUs have to emulate: a whole step takes four times as long.)
 """
