@@ -1,11 +1,22 @@
-"""Sessions of recorded corpora: what every reader finds, whatever the corpus looks like on disk."""
+"""Sessions of recorded corpora: what every reader finds, whatever the corpus looks like on disk, and how it is written.
+
+    <set>.jsonl         manifest; the audio is named where it lies
+    rttm/<id>.rttm      who speaks when
+    seglst/<id>.json    what is said, if the corpus has transcripts
+    uem/<id>.uem        what is scored, if that is not all
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sortk.records import Region, Segment
+from sortk.formats import manifest, rttm, seglst, uem
+from sortk.records import Region, RunJobs, Segment, Session
+
+MAX_DEVIATION = 0.01  # of the hours on disk from the published ones, which are rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +27,73 @@ class Recorded:
     audio_path: Path  # where the corpus has it; never copied
     duration: float
     segments: tuple[Segment, ...]  # who speaks when
-    transcript: tuple[
-        Segment, ...
-    ] = ()  # what is said: a word each, or an utterance each; none if nobody wrote it down
+    # What is said: a word each, or an utterance each; none if nobody wrote it down.
+    transcript: tuple[Segment, ...] = ()
     regions: tuple[Region, ...] = ()  # what is scored; none: all of it
 
 
 Parts = dict[str, list[Recorded]]
 """The sessions of a corpus by its own parts: train, dev, test, part1, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What those who made a corpus say of one of its parts."""
+
+    sessions: int
+    hours: float
+
+    def differs_from(self, sessions: Sequence[Recorded]) -> bool:
+        return len(sessions) != self.sessions or abs(count_hours(sessions) - self.hours) > MAX_DEVIATION * self.hours
+
+
+def count_hours(sessions: Iterable[Recorded]) -> float:
+    """Of audio, spoken or not."""
+    return sum(session.duration for session in sessions) / 3600
+
+
+def need_file(path: Path, what: str) -> Path:
+    """The path itself; FileNotFoundError that says what is missing if there is no such file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file ({what}); is the corpus complete?")
+    return path
+
+
+def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, Path]]:
+    """Of the parts of a corpus (part -> session -> its audio) those that are on disk.
+
+    A part may be left out as a whole, since not everybody needs all. If some of its audio is there, all must be.
+    """
+    there = {part: paths for part, paths in audio_of.items() if any(path.is_file() for path in paths.values())}
+    for paths in (there or audio_of).values():
+        for session_id, path in paths.items():
+            need_file(path, f"the audio of {session_id}")
+    return {part: dict(paths) for part, paths in there.items()}
+
+
+def write_sets(sets: Mapping[str, Sequence[Recorded]], out_dir: Path, run_jobs: RunJobs) -> None:
+    """The files of every session, then the manifest of each set."""
+    for name, sessions in sets.items():
+        manifest.write(out_dir / f"{name}.jsonl", run_jobs(partial(write_session, out_dir), sessions))
+
+
+def write_session(out_dir: Path, recorded: Recorded) -> Session:
+    """Writes what is known of one recording; returns its line of the manifest."""
+    name = recorded.session_id
+    rttm_path = out_dir / "rttm" / f"{name}.rttm"
+    seglst_path = out_dir / "seglst" / f"{name}.json" if recorded.transcript else None
+    uem_path = out_dir / "uem" / f"{name}.uem" if recorded.regions else None
+    rttm.write(rttm_path, recorded.segments)
+    if seglst_path:
+        seglst.write(seglst_path, recorded.transcript)
+    if uem_path:
+        uem.write(uem_path, recorded.regions)
+    return Session(
+        name,
+        recorded.audio_path,
+        duration=recorded.duration,
+        num_speakers=len({segment.speaker for segment in recorded.segments}),
+        rttm_path=rttm_path,
+        seglst_path=seglst_path,
+        uem_path=uem_path,
+    )

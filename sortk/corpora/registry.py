@@ -1,24 +1,60 @@
-"""Stage 0: the corpora by name, and the one function that prepares any of them."""
+"""Stage 0: the corpora by name, and the one function that prepares any of them, or several at once.
+
+    sources.jsonl               single-speaker utterances; empty if no corpus has any
+    <set>.jsonl                 recorded sessions, with rttm/, seglst/, uem/ (see recorded.py)
+    mixtures/<set>.jsonl        mixtures that stage 1 is to make exactly as listed
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sortk.corpora import audiomnist, espeak, librispeech, ready
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
-from sortk.formats import sources
+from sortk.corpora.recorded import Parts, Published, Recorded, count_hours, write_sets
+from sortk.corpora.splits import TEST, TRAIN, VALID
+from sortk.formats import mixlist, sources
+from sortk.formats.files import is_token
+from sortk.formats.mixlist import Mixture
 from sortk.records import RunJobs, Source
+
+log = logging.getLogger(__name__)
+
+SET_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
+"""The set that a part of a corpus joins if nobody says otherwise; a part of another name is a set of its own."""
+
+
+@dataclass(frozen=True)
+class CorpusChoice:
+    """One of several corpora that a recipe puts together."""
+
+    corpus: str = ""
+    corpus_dir: str = ""  # where it lies on disk
+    # Part of the corpus -> the set that it joins; other parts are left out. Empty: all, dev as valid.
+    sets: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.sets.values():
+            if not is_token(name) or "/" in name or name == "sources":
+                raise ValueError(f"{self.corpus}: a set cannot be called {name!r}: its manifest is <set>.jsonl")
+
+    def set_of(self, part: str) -> str | None:
+        """The set that a part of the corpus joins; None if it is left out."""
+        return self.sets.get(part) if self.sets else SET_OF_PART.get(part, part)
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
     """Which corpus, where it is, and what is to be decided about it."""
 
-    corpus: str = "espeak"  # espeak, audiomnist, librispeech, or sources for a ready sources.jsonl
+    corpus: str = "espeak"  # a name of the table below, or sources for a ready sources.jsonl
     corpus_dir: str = ""  # where it lies on disk; espeak needs none
+    corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
     valid_fraction: float = 0.1  # of the speakers of a sources.jsonl that has no splits
     test_fraction: float = 0.1
     espeak: EspeakOptions = field(default_factory=EspeakOptions)
@@ -30,14 +66,46 @@ class PrepareOptions:
                 "valid_fraction and test_fraction must not be negative and must leave speakers for training, "
                 f"not {self.valid_fraction} and {self.test_fraction}"
             )
+        if self.corpora and self.corpus_dir:
+            raise ValueError("give corpus_dir for one corpus, or corpora for several, each with its own; not both")
+
+    @property
+    def choices(self) -> tuple[CorpusChoice, ...]:
+        """The corpora to prepare."""
+        return self.corpora or (CorpusChoice(self.corpus, self.corpus_dir),)
+
+    def key_of(self, choice: CorpusChoice) -> str:
+        """Where a recipe says what the choice says."""
+        return f"prepare.corpora.{self.corpora.index(choice)}" if self.corpora else "prepare"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that the reader of a corpus is given."""
+
+    options: PrepareOptions
+    corpus_dir: Path
+    out_dir: Path  # for audio that has to be made
+    seed: int
+    run_jobs: RunJobs
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a corpus gives."""
+
+    sources: Sequence[Source] = ()
+    parts: Parts = field(default_factory=dict)
+    mixtures: dict[str, list[Mixture]] = field(default_factory=dict)  # by part, too
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """How a corpus is read, and where it can be had ("" if nothing is needed)."""
+    """How a corpus is read, where it can be had ("" if nothing is needed), and what is published about its parts."""
 
-    read: Callable[[PrepareOptions, Path, int, RunJobs], list[Source]]
+    read: Callable[[Order], Contents]
     origin: str
+    published: Mapping[str, Published] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +120,86 @@ class SplitSummary:
 def prepare_corpus(
     options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs = map
 ) -> dict[str, SplitSummary]:
-    """Writes `out_dir`/sources.jsonl, and beside it audio that had to be made; returns what each split holds."""
-    utterances = find_corpus(options).read(options, out_dir, seed, run_jobs)
-    sources.write(out_dir / ready.SOURCES_NAME, utterances)
-    return summarize(utterances)
+    """Writes what the corpora of the options give into `out_dir`; returns what each split of the sources holds."""
+    corpora = [(choice, find_corpus(choice, options.key_of(choice))) for choice in options.choices]
+    collected = Collected()
+    for choice, corpus in corpora:
+        contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
+        _compare(choice, contents.parts, corpus.published)
+        collected.add(choice, contents)
+    sources.write(out_dir / ready.SOURCES_NAME, collected.sources)
+    write_sets(collected.sessions, out_dir, run_jobs)
+    for name, mixtures in collected.mixtures.items():
+        mixlist.write(out_dir / "mixtures" / f"{name}.jsonl", mixtures)
+    return summarize(collected.sources)
+
+
+class Collected:
+    """What several corpora give together, by set; names that two of them use are refused."""
+
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+        self.sessions: dict[str, list[Recorded]] = {}
+        self.mixtures: dict[str, list[Mixture]] = {}
+        self._owners: dict[tuple[str, str], int] = {}
+        self._choices: list[CorpusChoice] = []
+
+    def add(self, choice: CorpusChoice, contents: Contents) -> None:
+        """The contents of one more corpus, as far as the choice wants them."""
+        self._choices.append(choice)
+        splits = {source.split for source in contents.sources}
+        _check_parts(choice, {*splits, *contents.parts, *contents.mixtures})
+        chosen = list(_with_sets(choice, contents.sources))
+        self._claim("speaker", {source.speaker for source in chosen})
+        self.sources += chosen
+        for part, sessions in contents.parts.items():
+            if name := choice.set_of(part):
+                self._claim("session", [session.session_id for session in sessions])
+                self.sessions.setdefault(name, []).extend(sessions)
+        for part, mixtures in contents.mixtures.items():
+            if name := choice.set_of(part):
+                self._claim("session", [mixture.mixture_id for mixture in mixtures])
+                self.mixtures.setdefault(name, []).extend(mixtures)
+
+    def _claim(self, kind: str, names: Iterable[str]) -> None:
+        """Of one corpus, a session may still not be in two sets; `manifest` refuses it twice in one."""
+        own = len(self._choices) - 1
+        for name in sorted(names):
+            owner = self._owners.setdefault((kind, name), own)
+            if owner != own:
+                first, second = self._choices[owner], self._choices[own]
+                raise ValueError(
+                    f"{kind} {name} is in two corpora, {first.corpus} ({first.corpus_dir}) and "
+                    f"{second.corpus} ({second.corpus_dir}); leave a part of one of them out (sets)"
+                )
+
+
+def _with_sets(choice: CorpusChoice, utterances: Iterable[Source]) -> Iterator[Source]:
+    for source in utterances:
+        if name := choice.set_of(source.split):
+            yield dataclasses.replace(source, split=name)
+
+
+def _check_parts(choice: CorpusChoice, parts: Iterable[str]) -> None:
+    for part in choice.sets:
+        if part not in parts:
+            raise ValueError(
+                f"{choice.corpus} in {choice.corpus_dir} has no part {part!r}, which sets names; "
+                f"parts: {', '.join(sorted(parts))}"
+            )
+
+
+def _compare(choice: CorpusChoice, parts: Parts, published: Mapping[str, Published]) -> None:
+    """Says what was found, and whether it is what others have."""
+    for part, sessions in parts.items():
+        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {count_hours(sessions):.2f} h"
+        expected = published.get(part)
+        if expected is None:
+            log.info("%s", found)
+        elif expected.differs_from(sessions):
+            log.warning("%s, but published are %d sessions, %.2f h", found, expected.sessions, expected.hours)
+        else:
+            log.info("%s, as published", found)
 
 
 def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
@@ -73,40 +217,47 @@ def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
     }
 
 
-def find_corpus(options: PrepareOptions) -> Corpus:
-    """The corpus that the options name; an error if it is unknown, or not on disk where they say."""
-    corpus = CORPORA.get(options.corpus)
+def find_corpus(choice: CorpusChoice, key: str) -> Corpus:
+    """The corpus of a choice; an error if it is unknown, or not on disk where the recipe's `key` says."""
+    corpus = CORPORA.get(choice.corpus)
     if corpus is None:
-        raise ValueError(f"unknown corpus {options.corpus!r}; corpora: {', '.join(CORPORA)}")
-    if corpus.origin and not options.corpus_dir:
+        raise ValueError(f"unknown corpus {choice.corpus!r}; corpora: {', '.join(CORPORA)}")
+    if corpus.origin and not choice.corpus_dir:
         raise ValueError(
-            f"{options.corpus} needs its folder on disk: set --corpus-dir DIR, or prepare.corpus_dir in the recipe "
+            f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe "
             f"({corpus.origin})"
         )
-    if corpus.origin and not Path(options.corpus_dir).exists():
-        raise FileNotFoundError(f"{options.corpus_dir}: no such file or folder ({corpus.origin})")
+    if corpus.origin and not Path(choice.corpus_dir).exists():
+        raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")
     return corpus
 
 
-def _read_espeak(options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
-    return espeak.prepare(options.espeak, out_dir, seed, run_jobs)
+def _sessions(read: Callable[[Path, RunJobs], Parts]) -> Callable[[Order], Contents]:
+    """A reader of recorded sessions that needs no options."""
+    return lambda order: Contents(parts=read(order.corpus_dir, order.run_jobs))
 
 
-def _read_audiomnist(options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
-    return audiomnist.prepare(Path(options.corpus_dir), options.audiomnist, run_jobs)
+def _sources(read: Callable[[Path, RunJobs], list[Source]]) -> Callable[[Order], Contents]:
+    """A reader of single-speaker utterances that needs no options."""
+    return lambda order: Contents(read(order.corpus_dir, order.run_jobs))
 
 
-def _read_librispeech(options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
-    return librispeech.prepare(Path(options.corpus_dir), run_jobs)
+def _read_espeak(order: Order) -> Contents:
+    return Contents(espeak.prepare(order.options.espeak, order.out_dir, order.seed, order.run_jobs))
 
 
-def _read_ready(options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
-    return ready.prepare(Path(options.corpus_dir), options.valid_fraction, options.test_fraction, seed)
+def _read_audiomnist(order: Order) -> Contents:
+    return Contents(audiomnist.prepare(order.corpus_dir, order.options.audiomnist, order.run_jobs))
+
+
+def _read_ready(order: Order) -> Contents:
+    options = order.options
+    return Contents(ready.prepare(order.corpus_dir, options.valid_fraction, options.test_fraction, order.seed))
 
 
 CORPORA = {
     "espeak": Corpus(_read_espeak, ""),
     "audiomnist": Corpus(_read_audiomnist, "git clone of github.com/soerenab/AudioMNIST"),
-    "librispeech": Corpus(_read_librispeech, "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
+    "librispeech": Corpus(_sources(librispeech.prepare), "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
     "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }

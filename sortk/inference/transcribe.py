@@ -151,14 +151,8 @@ class Transcriber:
     ) -> Iterator[tuple[Session, list[tuple[Piece, str]]]]:
         """The pieces of each session and their SSTs; pieces of like length are written together."""
         for first in range(0, len(sessions), POOL):
-            pieces_of: dict[str, list[Piece]] = {}
-            for session in sessions[first : first + POOL]:
-                try:
-                    pieces_of[session.session_id] = self.cut(session)
-                except (ValueError, OSError) as error:
-                    if on_error is None:
-                        raise
-                    on_error(session, error)
+            cut = self.cut(sessions[first : first + POOL], on_error)
+            pieces_of = {session.session_id: own for session, own in cut}
             texts: dict[tuple[str, Span], str] = {}
             pieces = [piece for own in pieces_of.values() for piece in own]
             for batch in _split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])):
@@ -171,19 +165,37 @@ class Transcriber:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def cut(self, session: Session) -> list[Piece]:
-        """The pieces of a session, cut where it is quiet."""
-        end = to_us(measure_seconds(session))
-        if end < to_us(HOP_SAMPLES / SAMPLE_RATE):
-            return []  # below 10 ms
-        if self.diarizer is None:
-            return [Piece(session, span, None, ()) for span in self._cut_unheard(session, end)]
-        [(_, probs)] = self.diarizer.hear([session])
+    def cut(
+        self, sessions: Sequence[Session], on_error: OnError | None = None
+    ) -> Iterator[tuple[Session, list[Piece]]]:
+        """The pieces of each session, cut where it is quiet; none if it is shorter than 10 ms."""
+        if self.diarizer is not None:
+            for session, probs in self.diarizer.hear(sessions, on_error):
+                yield session, self._cut_heard(session, probs)
+            return
+        for session in sessions:
+            try:
+                spans = self._cut_unheard(session)
+            except (ValueError, OSError) as error:
+                if on_error is None:
+                    raise
+                on_error(session, error)
+            else:
+                yield session, [Piece(session, span, None, ()) for span in spans]
+
+    def _cut_heard(self, session: Session, probs: Posteriors) -> list[Piece]:
+        if len(probs) == 0:
+            return []
         active = [find_active(column, self.options.threshold) for column in probs.T]
-        spans = self._cut_at_silence([span for own in active for span in own], end)
+        spans = self._cut_at_silence([span for own in active for span in own], to_us(measure_seconds(session)))
+        if len(spans) == 1:  # its speakers are sorted, better than by a threshold
+            return [Piece(session, spans[0], probs, _name_columns(range(probs.shape[1])))]
         return [self._take_piece(session, span, probs) for span in spans]
 
-    def _cut_unheard(self, session: Session, end: int) -> list[Span]:
+    def _cut_unheard(self, session: Session) -> list[Span]:
+        end = to_us(measure_seconds(session))
+        if end < to_us(HOP_SAMPLES / SAMPLE_RATE):
+            return []
         if end <= to_us(self.options.piece_seconds):
             return [(0, end)]
         log.warning(
@@ -209,7 +221,7 @@ class Transcriber:
         n_frames = count_frames(_count_samples(span))
         own = probs[first : first + n_frames]
         order = order_by_arrival(own, self.options.threshold)
-        return Piece(session, span, own[:, order], tuple(f"speaker_{column}" for column in order))
+        return Piece(session, span, own[:, order], _name_columns(order))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -301,6 +313,10 @@ def lay_words(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") 
         begin = min(max(first + shift, start), end - MIN_WORD_US)
         times.append((begin, max(min(last + shift, end), begin + MIN_WORD_US)))
     return times
+
+
+def _name_columns(columns: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"speaker_{column}" for column in columns)
 
 
 def _words_of(spoken: Iterable[SpokenWord], speaker: int) -> list[str]:

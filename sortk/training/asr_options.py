@@ -28,6 +28,7 @@ class AsrPhaseOptions:
     seconds: float = 20.0  # length of a simulated example
     min_speakers: int = 2  # of a simulated example
     max_speakers: int = 4
+    speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated examples are played
     word_weight: float = 0.0  # of naming, in each frame, the piece of a word that is spoken, beside writing the text
     loop: LoopOptions = field(default_factory=paper_loop)
 

@@ -240,7 +240,11 @@ def find_sources(
         if not data.speakers or data.simulate is None:
             raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
         simulated = replace(
-            data.simulate, seconds=phase.seconds, min_speakers=phase.min_speakers, max_speakers=phase.max_speakers
+            data.simulate,
+            seconds=phase.seconds,
+            min_speakers=phase.min_speakers,
+            max_speakers=phase.max_speakers,
+            speeds=phase.speeds,
         )
         simulator = Simulator(data.speakers, simulated, seed, f"asr-{phase.name}")
         sources.append(SpokenSource(simulator, _count_simulated(phase, len(data.train)), writing))
