@@ -230,10 +230,10 @@ def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], va
 def prepare(
     corpus: str, corpus_dir: str, out: Path, seed: int, overrides: Sequence[str], nj: int, cluster: str, force: bool
 ) -> None:
-    """Stage 0: turn a corpus on disk into sources.jsonl.
+    """Stage 0: turn a corpus on disk into sources.jsonl (single-speaker utterances), or into manifests of sessions.
 
-    CORPUS is one of espeak (voices that come with sortk), audiomnist, librispeech, or sources (a ready
-    sources.jsonl).
+    CORPUS is one of espeak (voices that come with sortk), audiomnist, librispeech, sources (a ready sources.jsonl),
+    or a corpus of conversations: ami, icsi, dipco, aishell4, voxconverse, librispeechmix. See docs/corpora.md.
 
     Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
     """

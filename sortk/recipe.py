@@ -130,14 +130,25 @@ def parse_override(text: str) -> Table:
 
 
 def merge_tables(base: Table, overrides: Mapping[str, Any]) -> Table:
-    """`base` with `overrides` on top, table by table."""
+    """`base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items."""
     merged = dict(base)
     for key, value in overrides.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+        if isinstance(value, dict) and isinstance(merged.get(key), list):
+            merged[key] = _merge_items(merged[key], value, key)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = merge_tables(merged[key], value)
         else:
             merged[key] = value
     return merged
+
+
+def _merge_items(base: Sequence[Any], overrides: Mapping[str, Any], where: str) -> list[Any]:
+    """prepare.corpora.0.corpus_dir=DIR: one key of the first of the corpora."""
+    known = {str(number): item for number, item in enumerate(base)}
+    for number in overrides:
+        if number not in known:
+            raise ValueError(f"{where}.{number}: {where} is a list; its items go by number, {_known('here', known)}")
+    return list(merge_tables(known, overrides).values())
 
 
 def build_options(options: type[Options], table: Mapping[str, Any], where: str) -> Options:

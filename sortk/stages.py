@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 
 
 def prepare(run: StageRun) -> None:
-    """A corpus on disk -> sources.jsonl: single-speaker utterances, each marked train, valid or test."""
+    """Corpora on disk -> sources.jsonl: single-speaker utterances, each marked train, valid or test; real sessions:
+    <set>.jsonl, rttm/, seglst/, uem/; lists of mixtures for stage 1: mixtures/<set>.jsonl."""
     _prepare(run.recipe.prepare, run.out, run.recipe.seed, run.run_jobs)
 
 
@@ -51,12 +52,18 @@ def _prepare(options: PrepareOptions, out: Path, seed: int, run_jobs: RunJobs) -
 
 
 def simulate(run: StageRun) -> None:
-    """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each."""
+    """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each. The same of
+    the mixtures that stage 0 lists. With neither, nothing."""
     from sortk.formats import sources
+    from sortk.prepare.librispeechmix import mix_lists
     from sortk.prepare.simulate import simulate_splits
 
-    utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
-    summaries = simulate_splits(utterances, run.recipe.simulate, run.recipe.seed, run.out, run.run_jobs)
+    prepared, options = run.inputs["prepare"], run.recipe.simulate
+    utterances, lists = sources.read(prepared / "sources.jsonl"), sorted((prepared / "mixtures").glob("*.jsonl"))
+    if twice := [path.stem for path in lists if options.hours.get(path.stem)]:
+        raise ValueError(f"set {twice[0]} is to be simulated (simulate.hours) and to be mixed as listed; choose one")
+    summaries = simulate_splits(utterances, options, run.recipe.seed, run.out, run.run_jobs)
+    summaries |= mix_lists(lists, run.out, run.run_jobs)
     write_json(run.out / "summary.json", {name: summary.to_json() for name, summary in summaries.items()})
 
 
@@ -234,9 +241,9 @@ def _sets_of(*folders: Path) -> dict[str, list[Session]]:
 
 def ready_sources(options: PrepareOptions) -> list[Path]:
     """A ready sources.jsonl, which its owner may edit: what was made from it is stale then."""
-    given = Path(options.corpus_dir)
-    ready = given if given.suffix == ".jsonl" else given / "sources.jsonl"
-    return [ready] if options.corpus_dir and ready.is_file() else []
+    given = [Path(choice.corpus_dir) for choice in options.choices if choice.corpus_dir]
+    ready = [path if path.suffix == ".jsonl" else path / "sources.jsonl" for path in given]
+    return [path for path in ready if path.is_file()]
 
 
 def clip_folders(options: SimulateOptions) -> list[Path]:
@@ -324,10 +331,13 @@ def simulate_folder(
     from sortk.formats import sources
     from sortk.prepare.simulate import index_sources, simulate_set
 
+    hours = sum(options.hours.values())
+    if hours == 0:
+        raise ValueError("hours must be more than 0")
+
     def work(partial: Path) -> None:
         utterances = [source for source in sources.read(sources_path) if split in (None, source.split)]
         speakers = index_sources(utterances, partial, options.sample_rate, run_jobs)
-        hours = sum(options.hours.values())
         summary = simulate_set(speakers, options, seed, "sim", hours, partial / "manifest.jsonl", run_jobs)
         write_json(partial / "summary.json", summary.to_json())
 

@@ -86,3 +86,22 @@ def test_merge_goes_into_tables_and_leaves_the_base_alone() -> None:
     base = {"a": {"x": 1, "y": 2}, "b": 3}
     assert merge_tables(base, {"a": {"y": 5}}) == {"a": {"x": 1, "y": 5}, "b": 3}
     assert base["a"] == {"x": 1, "y": 2}
+
+
+def test_an_item_of_a_list_of_tables_goes_by_its_number(tmp_path: Path) -> None:
+    path = write_recipe(
+        tmp_path,
+        """
+        [[prepare.corpora]]
+        corpus = "librispeech"
+        [[prepare.corpora]]
+        corpus = "ami"
+        sets = {test = "ami-test"}
+        """,
+    )
+    first, second = load_recipe(path, ["prepare.corpora.1.corpus_dir=/data/ami"]).prepare.corpora
+    assert (first.corpus, first.corpus_dir) == ("librispeech", "")
+    assert (second.corpus, second.corpus_dir, second.sets) == ("ami", "/data/ami", {"test": "ami-test"})
+    for number in ("2", "-1", "ami"):
+        with pytest.raises(ValueError, match=f"corpora.{number}: corpora is a list; .* here: 0, 1"):
+            load_recipe(path, [f"prepare.corpora.{number}.corpus_dir=/data/ami"])

@@ -1,9 +1,9 @@
 """Sessions of recorded corpora: what every reader finds, whatever the corpus looks like on disk, and how it is written.
 
-    <set>.jsonl         manifest; the audio is named where it lies
-    rttm/<id>.rttm      who speaks when
-    seglst/<id>.json    what is said, if the corpus has transcripts
-    uem/<id>.uem        what is scored, if that is not all
+<set>.jsonl         manifest; the audio is named where it lies
+rttm/<id>.rttm      who speaks when
+seglst/<id>.json    what is said, if the corpus has transcripts
+uem/<id>.uem        what is scored, if that is not all
 """
 
 from __future__ import annotations

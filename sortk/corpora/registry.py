@@ -1,8 +1,8 @@
 """Stage 0: the corpora by name, and the one function that prepares any of them, or several at once.
 
-    sources.jsonl               single-speaker utterances; empty if no corpus has any
-    <set>.jsonl                 recorded sessions, with rttm/, seglst/, uem/ (see recorded.py)
-    mixtures/<set>.jsonl        mixtures that stage 1 is to make exactly as listed
+sources.jsonl               single-speaker utterances; empty if no corpus has any
+<set>.jsonl                 recorded sessions, with rttm/, seglst/, uem/ (see recorded.py)
+mixtures/<set>.jsonl        mixtures that stage 1 is to make exactly as listed
 """
 
 from __future__ import annotations
@@ -135,48 +135,44 @@ def prepare_corpus(
 
 
 class Collected:
-    """What several corpora give together, by set; names that two of them use are refused."""
+    """What several corpora give together, by set."""
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
         self.sessions: dict[str, list[Recorded]] = {}
         self.mixtures: dict[str, list[Mixture]] = {}
-        self._owners: dict[tuple[str, str], int] = {}
-        self._choices: list[CorpusChoice] = []
+        self._owners: dict[tuple[str, str], CorpusChoice] = {}
 
     def add(self, choice: CorpusChoice, contents: Contents) -> None:
         """The contents of one more corpus, as far as the choice wants them."""
-        self._choices.append(choice)
-        splits = {source.split for source in contents.sources}
-        _check_parts(choice, {*splits, *contents.parts, *contents.mixtures})
+        _check_parts(choice, {*(source.split for source in contents.sources), *contents.parts, *contents.mixtures})
         chosen = list(_with_sets(choice, contents.sources))
-        self._claim("speaker", {source.speaker for source in chosen})
+        self._claim(choice, "speaker", sorted({source.speaker for source in chosen}))
         self.sources += chosen
         for part, sessions in contents.parts.items():
             if name := choice.set_of(part):
-                self._claim("session", [session.session_id for session in sessions])
+                self._claim(choice, "session", [session.session_id for session in sessions])
                 self.sessions.setdefault(name, []).extend(sessions)
         for part, mixtures in contents.mixtures.items():
             if name := choice.set_of(part):
-                self._claim("session", [mixture.mixture_id for mixture in mixtures])
+                self._claim(choice, "session", [mixture.mixture_id for mixture in mixtures])
                 self.mixtures.setdefault(name, []).extend(mixtures)
 
-    def _claim(self, kind: str, names: Iterable[str]) -> None:
-        """Of one corpus, a session may still not be in two sets; `manifest` refuses it twice in one."""
-        own = len(self._choices) - 1
-        for name in sorted(names):
-            owner = self._owners.setdefault((kind, name), own)
-            if owner != own:
-                first, second = self._choices[owner], self._choices[own]
+    def _claim(self, choice: CorpusChoice, kind: str, names: Iterable[str]) -> None:
+        """From here on, speakers and sessions go by their names alone; so nobody else may have them."""
+        for name in names:
+            if other := self._owners.get((kind, name)):
                 raise ValueError(
-                    f"{kind} {name} is in two corpora, {first.corpus} ({first.corpus_dir}) and "
-                    f"{second.corpus} ({second.corpus_dir}); leave a part of one of them out (sets)"
+                    f"{kind} {name} is there twice, in {other.corpus} ({other.corpus_dir}) and in {choice.corpus} "
+                    f"({choice.corpus_dir}); leave a part of one of them out (sets)"
                 )
+            self._owners[kind, name] = choice
 
 
 def _with_sets(choice: CorpusChoice, utterances: Iterable[Source]) -> Iterator[Source]:
     for source in utterances:
-        if name := choice.set_of(source.split):
+        name = choice.set_of(source.split)
+        if name is not None:
             yield dataclasses.replace(source, split=name)
 
 

@@ -4,25 +4,26 @@
      "wavs": ["dev-clean/1272/128104/1272-128104-0000.wav", ...], "delays": [0.0, 4.469], "durations": [5.855, 10.43],
      "speakers": ["1272", "6295"], "genders": ["m", "m"], "texts": ["MISTER QUILTER ...", ...]}
 
-(on one line). `delays` says when each utterance starts in the mixture, in seconds. Other keys are not used.
+(on one line). `delays` says when each utterance starts in the mixture, in seconds. Other keys are not used. `wavs` are
+relative to the LibriSpeech folder in the official lists, and to the folder of the list in those that are written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import Lines, quote, read_lines
-from sortk.formats.objects import Entry, entries
+from sortk.formats.files import Lines, path_text, quote, read_lines
+from sortk.formats.objects import Entry, entries, write_lines
 
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
     """One utterance of a mixture."""
 
-    wav: str  # as the list names it, relative to the LibriSpeech folder
+    wav: str  # as the list names it
     speaker: str
     text: str
     delay: float
@@ -73,3 +74,20 @@ def _column(entry: Entry, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise entry.error(f"{key} is not a list: {quote(value)}")
     return value
+
+
+def write(path: Path, mixtures: Iterable[Mixture]) -> None:
+    """One line per mixture, in the order given; `wav` must be a path that holds here and now."""
+    write_lines(path, (_as_object(mixture, path) for mixture in mixtures), parse)
+
+
+def _as_object(mixture: Mixture, path: Path) -> dict[str, Any]:
+    utterances = mixture.utterances
+    return {
+        "id": mixture.mixture_id,
+        "wavs": [path_text(Path(utterance.wav), path) for utterance in utterances],
+        "delays": [utterance.delay for utterance in utterances],
+        "durations": [utterance.duration for utterance in utterances],
+        "speakers": [utterance.speaker for utterance in utterances],
+        "texts": [utterance.text for utterance in utterances],
+    }

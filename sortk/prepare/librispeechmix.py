@@ -5,17 +5,21 @@ The evaluation mixtures follow the official lists to the sample; the training ki
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from sortk.formats import audio
+from sortk.formats import audio, mixlist
 from sortk.formats.files import FormatError
 from sortk.formats.mixlist import Delayed, Mixture
+from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
 from sortk.prepare.syllables import approximate_word_times
-from sortk.records import Source
+from sortk.records import RunJobs, Source
+
+log = logging.getLogger(__name__)
 
 SAMPLE_RATE = 16000
 MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more is another recording
@@ -40,6 +44,16 @@ class ListedMixtures:
 
     def render(self, plan: Plan) -> Int16:
         return render(plan, self._audio)
+
+
+def mix_lists(lists: Iterable[Path], out: Path, run_jobs: RunJobs) -> dict[str, SetSummary]:
+    """One set for each list, of its name; the audio is where the list says, relative to the list itself."""
+    summaries = {}
+    for path in lists:
+        mixer = ListedMixtures(mixlist.read(path), path.parent)
+        summaries[path.stem] = write_set(mixer, len(mixer.mixtures), out / path.name, run_jobs)
+        log.info("%s: %s", path.name, summaries[path.stem])
+    return summaries
 
 
 class RandomMixtures:

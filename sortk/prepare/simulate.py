@@ -65,7 +65,6 @@ class SimulateOptions:
     def __post_init__(self) -> None:
         for hours in self.hours.values():
             _require(0 <= hours <= MAX_HOURS, f"hours must be from 0 (none) to {MAX_HOURS:g}, not {hours:g}")
-        _require(any(self.hours.values()), "hours must be more than 0 for one split at least")
         _require(
             1 <= self.min_speakers <= self.max_speakers,
             f"speakers must be a range such as 2-4, not {self.min_speakers}-{self.max_speakers}",

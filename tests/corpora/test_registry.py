@@ -7,9 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sortk.corpora import registry
 from sortk.corpora.espeak import EspeakOptions
-from sortk.corpora.registry import CORPORA, PrepareOptions, SplitSummary, prepare_corpus
-from sortk.formats import audio, sources
+from sortk.corpora.recorded import Parts, Published, Recorded, find_parts
+from sortk.corpora.registry import (
+    CORPORA,
+    Contents,
+    Corpus,
+    CorpusChoice,
+    Order,
+    PrepareOptions,
+    SplitSummary,
+    prepare_corpus,
+)
+from sortk.formats import audio, manifest, mixlist, rttm, seglst, sources, uem
+from sortk.formats.mixlist import Delayed, Mixture
+from sortk.records import Region, Segment, Source
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -116,3 +129,116 @@ def test_shared_sources_can_be_prepared(name: str, n_speakers: int, tmp_path: Pa
     assert sum(part.speakers for part in summary.values()) == n_speakers
     assert set(summary) == {"train", "valid", "test"}
     assert all(source.audio_path.is_file() for source in sources.read(tmp_path / "sources.jsonl"))
+
+
+def make_session(name: str, seconds: float = 3.6) -> Recorded:
+    """Two speakers, a transcript and a UEM."""
+    return Recorded(
+        name,
+        Path("/corpus") / f"{name}.wav",
+        seconds,
+        segments=(Segment(name, "b", 1.0, 2.0), Segment(name, "a", 0.5, 1.5)),
+        transcript=(Segment(name, "a", 0.5, 1.5, "well"),),
+        regions=(Region(name, 0.0, seconds),),
+    )
+
+
+def make_source(speaker: str, split: str) -> Source:
+    return Source(f"{speaker}-1", Path(f"/corpus/{speaker}.flac"), 0.0, 1.0, speaker, "yes", split=split)
+
+
+@pytest.fixture
+def two_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """meetings: sessions in three parts; mixed: sources, sessions and a list of mixtures. Their folder."""
+    mixture = Mixture("mix-1", (Delayed(str(tmp_path / "a.wav"), "a", "yes", 0.0, 1.0),))
+
+    def read_meetings(order: Order) -> Contents:
+        names = {"train": ["m1", "m2"], "dev": ["m3"], "extra": ["m4"]}
+        return Contents(parts={part: [make_session(name) for name in own] for part, own in names.items()})
+
+    def read_mixed(order: Order) -> Contents:
+        parts: Parts = {"train": [make_session("n1"), make_session("m2")], "dev": [make_session("n2")]}
+        return Contents([make_source("s1", "train"), make_source("s2", "valid")], parts, {"listed": [mixture]})
+
+    published = {"train": Published(2, 0.002), "dev": Published(2, 0.001)}
+    monkeypatch.setitem(registry.CORPORA, "meetings", Corpus(read_meetings, "a shop", published))
+    monkeypatch.setitem(registry.CORPORA, "mixed", Corpus(read_mixed, "a shop"))
+    return tmp_path
+
+
+def session_ids(path: Path) -> list[str]:
+    return [session.session_id for session in manifest.read(path)]
+
+
+def test_recorded_sessions_are_written_with_their_files(two_corpora: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = two_corpora / "out"
+    with caplog.at_level("INFO"):
+        assert prepare_corpus(PrepareOptions(corpus="meetings", corpus_dir=str(two_corpora)), out, 0) == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "meetings train: 2 sessions, 0.00 h, as published",
+        "meetings dev: 1 sessions, 0.00 h, but published are 2 sessions, 0.00 h",
+        "meetings extra: 1 sessions, 0.00 h",
+    ]
+    assert sources.read(out / "sources.jsonl") == []
+    assert session_ids(out / "train.jsonl") == ["m1", "m2"]
+    assert session_ids(out / "valid.jsonl") == ["m3"] and session_ids(out / "extra.jsonl") == ["m4"]
+    session = manifest.read(out / "train.jsonl")[0]
+    assert (session.audio_path, session.duration, session.num_speakers) == (Path("/corpus/m1.wav"), 3.6, 2)
+    assert session.rttm_path == out / "rttm" / "m1.rttm" and session.seglst_path == out / "seglst" / "m1.json"
+    assert [segment.speaker for segment in rttm.read(session.rttm_path)] == ["a", "b"]
+    assert seglst.read(session.seglst_path)[0].text == "well"
+    assert uem.read(out / "uem" / "m1.uem") == [Region("m1", 0.0, 3.6)]
+
+
+def test_several_corpora_join_the_sets_that_the_recipe_names(two_corpora: Path) -> None:
+    choices = (
+        CorpusChoice("meetings", str(two_corpora), {"train": "train", "dev": "tune"}),
+        CorpusChoice("mixed", str(two_corpora), {"dev": "tune", "listed": "eval", "valid": "valid"}),
+    )
+    summary = prepare_corpus(PrepareOptions(corpora=choices), two_corpora / "out", 0)
+    out = two_corpora / "out"
+    assert list(summary) == ["valid"]  # the training sources of the second are left out
+    assert session_ids(out / "train.jsonl") == ["m1", "m2"] and session_ids(out / "tune.jsonl") == ["m3", "n2"]
+    assert not (out / "extra.jsonl").exists()
+    listed = mixlist.read(out / "mixtures" / "eval.jsonl")
+    assert [mixture.mixture_id for mixture in listed] == ["mix-1"]
+    assert (out / "mixtures" / listed[0].utterances[0].wav).resolve() == two_corpora / "a.wav"
+
+
+def test_a_name_in_two_corpora_is_refused(two_corpora: Path) -> None:
+    one, two = CorpusChoice("meetings", str(two_corpora)), CorpusChoice("mixed", str(two_corpora))
+    with pytest.raises(ValueError, match=r"session m2 is there twice, in meetings \(.*\) and in mixed \("):
+        prepare_corpus(PrepareOptions(corpora=(one, two)), two_corpora / "out", 0)
+    with pytest.raises(ValueError, match=r"speaker s1 is there twice, in mixed \(.*\) and in mixed \("):
+        prepare_corpus(PrepareOptions(corpora=(two, two)), two_corpora / "out", 0)
+
+
+def test_a_part_that_the_corpus_lacks_is_named(two_corpora: Path) -> None:
+    choice = CorpusChoice("meetings", str(two_corpora), {"eval": "test"})
+    with pytest.raises(ValueError, match="has no part 'eval', which sets names; parts: dev, extra, train"):
+        prepare_corpus(PrepareOptions(corpora=(choice,)), two_corpora / "out", 0)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "sources"])
+def test_a_set_must_have_a_name_for_a_file(name: str) -> None:
+    with pytest.raises(ValueError, match="a set cannot be called"):
+        CorpusChoice("meetings", "", {"dev": name})
+
+
+def test_the_corpus_that_is_missing_of_several_is_named(two_corpora: Path) -> None:
+    choices = (CorpusChoice("meetings", str(two_corpora)), CorpusChoice("mixed"))
+    with pytest.raises(ValueError, match=r"mixed needs .* prepare\.corpora\.1\.corpus_dir in the recipe \(a shop\)"):
+        prepare_corpus(PrepareOptions(corpora=choices), two_corpora / "out", 0)
+    with pytest.raises(ValueError, match="not both"):
+        PrepareOptions(corpus_dir="x", corpora=choices)
+
+
+def test_a_part_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    wanted = {"train": {"a": tmp_path / "a.wav", "b": tmp_path / "b.wav"}, "dev": {"c": tmp_path / "c.wav"}}
+    with pytest.raises(FileNotFoundError, match=r"a\.wav: no such file \(the audio of a\)"):
+        find_parts(wanted)
+    (tmp_path / "c.wav").touch()
+    assert find_parts(wanted) == {"dev": wanted["dev"]}
+    (tmp_path / "a.wav").touch()
+    with pytest.raises(FileNotFoundError, match=r"b\.wav: no such file"):
+        find_parts(wanted)
