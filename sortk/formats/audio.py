@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
+from sortk.formats import sphere
 from sortk.formats.files import FormatError, atomic_path, is_file
 
 Samples = npt.NDArray[np.float32]
@@ -121,7 +122,8 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         file = soundfile.SoundFile(path)
     except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
-        raise FormatError(path, None, "not an audio file, or one that libsndfile cannot read") from None
+        reason = sphere.find_fault(path) or "not an audio file, or one that libsndfile cannot read"
+        raise FormatError(path, None, reason) from None
     with file:
         if file.frames <= 0:
             raise FormatError(path, None, "holds no samples")

@@ -1,0 +1,88 @@
+"""Transcripts of telephone calls as the LDC publishes them (Fisher, CALLHOME): times in seconds, side, what was said.
+
+    # fe_03_00001.sph
+    3.76 5.54 A: and i generally prefer [laughter]
+
+    5.40 9.21 B1: %um, I met ((somebody)) in &Boston {breath}
+    last week.
+
+A second person on a side is A1 or B1. A line that does not begin with a number goes on with the turn above it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sortk.formats.files import FormatError, Lines, parse_seconds, quote, read_lines
+from sortk.records import Segment
+
+log = logging.getLogger(__name__)
+
+_TURN = re.compile(r"(\S+)\s+(\S+)\s+([A-Z]\d*)\s*:\s*(.*)")
+_SOUND = re.compile(r"\{[^{}]*\}|\[+[^\[\]]*\]+")  # {laugh} is made by a speaker, [static] is not, [[...]] is a remark
+_LANGUAGE = re.compile(r"</?[\w?]+>?")  # <Spanish hola> is Spanish, <as> an aside </as>
+_JOINT = re.compile(r"\(\(|\)\)|//|--|_")  # of what is unclear, said aside, broken off, spelled: t._v.
+_MARKS = '.,?!;:"%&+*@~^#=<>()/'  # around words: punctuation, and signs for hesitations, names, coinages, acronyms
+
+
+def read(path: Path, session_id: str) -> list[Segment]:
+    """All turns, in the order of the file, with the text as it stands there."""
+    return list(parse(read_lines(path), path, session_id))
+
+
+def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
+    """The turns of numbered lines. One that ends where it starts, or before that, says nothing: it is left out."""
+    turn: Segment | None = None
+    for number, line in lines:
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if not text[0].isdigit():
+            if turn is None:
+                raise FormatError(
+                    path, number, f"neither a turn, <start> <end> A: <words>, nor after one: {quote(line)}"
+                )
+            turn = replace(turn, text=f"{turn.text} {text}".strip())
+            continue
+        yield from _with_duration(turn, path)
+        turn = _turn(text, path, number, session_id)
+    yield from _with_duration(turn, path)
+
+
+def _turn(text: str, path: Path, number: int, session_id: str) -> Segment:
+    fields = _TURN.fullmatch(text)
+    if fields is None:
+        raise FormatError(
+            path, number, f"begins with a number, but is no turn, <start> <end> A: <words>: {quote(text)}"
+        )
+    start = parse_seconds(path, number, "start", fields[1])
+    end = parse_seconds(path, number, "end", fields[2])
+    return Segment(session_id, fields[3], start, end, fields[4])
+
+
+def _with_duration(turn: Segment | None, path: Path) -> Iterator[Segment]:
+    if turn is not None and turn.start < turn.end:
+        yield turn
+    elif turn is not None:
+        log.warning(
+            "%s: a turn of %s ends at %s, not after its start %s: left out", path, turn.speaker, turn.end, turn.start
+        )
+
+
+def spoken_words(text: str) -> str:
+    """What was said, in lower case: without sounds, remarks, punctuation and signs.
+
+    Words in doubt, ((so)), are words; nobody knows better. A word that is broken off keeps its hyphen: bos-.
+    """
+    text = _JOINT.sub(" ", _LANGUAGE.sub(" ", _SOUND.sub(" ", text)))
+    words = (word.strip(_MARKS) for word in text.lower().split())
+    return " ".join(word for word in words if any(character.isalnum() for character in word))
+
+
+def has_speech(text: str) -> bool:
+    """Whether somebody is heard: with words, with words that nobody understands, (( )), or laughing."""
+    return "((" in text or "laugh" in text or bool(spoken_words(text))
