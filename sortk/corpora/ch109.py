@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from sortk.corpora.calls import Call, find_files, index_audio, name_speakers, need_audio
-from sortk.corpora.recorded import Parts, Recorded
+from sortk.corpora.recorded import Parts, Published, Recorded
 from sortk.formats import audio, chat, ldc
 from sortk.records import Region, RunJobs, Segment
 
+PUBLISHED = {"test": Published(109)}
 N_SPEAKERS = 2
-N_SESSIONS = 109
 
 # Two speakers in the transcript, but not among the 109 of the literature (counted in TalkBank's transcripts): en_4902,
 # and the calls of the Hub-5 evaluation of 1997, which TalkBank has and LDC97S42 has not.

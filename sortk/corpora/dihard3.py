@@ -23,6 +23,7 @@ PUBLISHED = {"dev": Published(254, 34.15), "eval": Published(259, 33.01)}
 
 PART_OF_PREFIX = {"DH_DEV_": "dev", "DH_EVAL_": "eval"}
 MAX_SPEAKERS = 4  # in dev4 and eval4
+SUBSETS = frozenset({"dev4", "eval4"})
 SUFFIXES = (".flac", ".rttm")
 
 

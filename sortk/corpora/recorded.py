@@ -41,10 +41,14 @@ class Published:
     """What those who made a corpus say of one of its parts."""
 
     sessions: int
-    hours: float
+    hours: float | None = None  # of audio; None if nobody says
 
     def differs_from(self, sessions: Sequence[Recorded]) -> bool:
-        return len(sessions) != self.sessions or abs(count_hours(sessions) - self.hours) > MAX_DEVIATION * self.hours
+        hours = count_hours(sessions) if self.hours is None else self.hours
+        return len(sessions) != self.sessions or abs(count_hours(sessions) - hours) > MAX_DEVIATION * hours
+
+    def __str__(self) -> str:
+        return f"{self.sessions} sessions" if self.hours is None else f"{self.sessions} sessions, {self.hours:.2f} h"
 
 
 def count_hours(sessions: Iterable[Recorded]) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sortk.corpora import audiomnist, espeak, librispeech, ready
+from sortk.corpora import audiomnist, callhome, ch109, dihard3, espeak, fisher, librispeech, ready, sre
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
 from sortk.corpora.recorded import Parts, Published, Recorded, count_hours, write_sets
@@ -106,6 +106,7 @@ class Corpus:
     read: Callable[[Order], Contents]
     origin: str
     published: Mapping[str, Published] = field(default_factory=dict)
+    on_request: frozenset[str] = frozenset()  # parts with sessions of other parts: only if a choice's `sets` names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def prepare_corpus(
     for choice, corpus in corpora:
         contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
         _compare(choice, contents.parts, corpus.published)
-        collected.add(choice, contents)
+        collected.add(choice, contents if choice.sets else _without(corpus.on_request, contents))
     sources.write(out_dir / ready.SOURCES_NAME, collected.sources)
     write_sets(collected.sessions, out_dir, run_jobs)
     for name, mixtures in collected.mixtures.items():
@@ -169,6 +170,11 @@ class Collected:
             self._owners[kind, name] = choice
 
 
+def _without(parts: frozenset[str], contents: Contents) -> Contents:
+    kept = {part: sessions for part, sessions in contents.parts.items() if part not in parts}
+    return dataclasses.replace(contents, parts=kept)
+
+
 def _with_sets(choice: CorpusChoice, utterances: Iterable[Source]) -> Iterator[Source]:
     for source in utterances:
         name = choice.set_of(source.split)
@@ -193,7 +199,7 @@ def _compare(choice: CorpusChoice, parts: Parts, published: Mapping[str, Publish
         if expected is None:
             log.info("%s", found)
         elif expected.differs_from(sessions):
-            log.warning("%s, but published are %d sessions, %.2f h", found, expected.sessions, expected.hours)
+            log.warning("%s, but published are %s", found, expected)
         else:
             log.info("%s, as published", found)
 
@@ -251,9 +257,36 @@ def _read_ready(order: Order) -> Contents:
     return Contents(ready.prepare(order.corpus_dir, options.valid_fraction, options.test_fraction, order.seed))
 
 
+def _read_sre(order: Order) -> Contents:
+    options, utterances = order.options, sre.prepare(order.corpus_dir, order.run_jobs)
+    return Contents(ready.fill_splits(utterances, options.valid_fraction, options.test_fraction, order.seed))
+
+
 CORPORA = {
     "espeak": Corpus(_read_espeak, ""),
     "audiomnist": Corpus(_read_audiomnist, "git clone of github.com/soerenab/AudioMNIST"),
     "librispeech": Corpus(_sources(librispeech.prepare), "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
+    "fisher": Corpus(
+        _sessions(fisher.read),
+        "Fisher English is LDC2004S13, LDC2004T19, LDC2005S13 and LDC2005T19 in one folder",
+        fisher.PUBLISHED,
+    ),
+    "callhome": Corpus(
+        _sessions(callhome.read),
+        "disc r65_8_1 of LDC2001S97, and sre2000-key.tar.gz of www.openslr.org/10 unpacked in the same folder",
+        callhome.PUBLISHED,
+    ),
+    "ch109": Corpus(
+        _sessions(ch109.read),
+        "CALLHOME American English is LDC97S42 and LDC97T14 in one folder",
+        ch109.PUBLISHED,
+    ),
+    "dihard3": Corpus(
+        _sessions(dihard3.read),
+        "DIHARD III is LDC2022S12 and LDC2022S14 in one folder",
+        dihard3.PUBLISHED,
+        dihard3.SUBSETS,
+    ),
+    "sre": Corpus(_read_sre, "a Kaldi data directory of NIST SRE 2004 to 2010, with one side of a call per file"),
     "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }
