@@ -18,9 +18,10 @@ from sortk.models.canary import SIZES
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import Sortformer
 from sortk.prepare.sst import SstOptions
-from sortk.training.asr import TextErrors, count_text_errors, mean_of_clips, token_losses
+from sortk.training.asr import AsrTask, TextErrors, count_text_errors, mean_of_clips, token_losses
 from sortk.training.asr_batches import NOT_KNOWN
 from sortk.training.asr_options import AsrPhaseOptions, TrainAsrOptions
+from sortk.training.batches import Batch
 from sortk.training.options import LoopOptions
 from sortk.training.train_asr import AsrData, Pretrained, build_asr, train_asr
 
@@ -146,6 +147,29 @@ def test_it_goes_on_from_a_trained_model_and_keeps_its_diarizer(tmp_path: Path) 
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, initial.weights[name]), name
     assert initial.tokenizer is not None and tokenizer.settings == initial.tokenizer.settings
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = replace(LOOP, steps=4, checkpoint_every=2, validate_every=4)
+    options = replace(OPTIONS, supervision="frozen", phases=(AsrPhaseOptions(word_weight=0.5, loop=loop),))
+    data = data_in(tmp_path)
+    train_asr(data, options, 0, tmp_path / "whole", None, diarizer())
+    learn, n_batches = AsrTask.forward, 0
+
+    def stop_at_the_fourth(task: AsrTask, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        nonlocal n_batches
+        n_batches += 1
+        if n_batches == 4:
+            raise KeyboardInterrupt
+        return learn(task, batch)
+
+    monkeypatch.setattr(AsrTask, "forward", stop_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        train_asr(data, options, 0, tmp_path / "stopped", None, diarizer())
+    train_asr(data, options, 0, tmp_path / "stopped", None, diarizer())
+    assert n_batches == 4 + 2  # it went on after the second
+    whole, stopped = (load_model(tmp_path / name / "model")[0] for name in ("whole", "stopped"))
+    assert all(torch.equal(tensor, stopped[name]) for name, tensor in whole.items())
 
 
 def test_a_canary_without_speaker_tokens_gets_them(tmp_path: Path) -> None:

@@ -8,10 +8,20 @@ import pytest
 import torch
 from spoken import make_samples
 
+from sortk.formats import audio
 from sortk.formats.tokens import train_tokenizer
-from sortk.prepare.sst import SstOptions
-from sortk.records import Segment
-from sortk.training.asr_batches import NOT_KNOWN, AsrBatch, AsrLoader, SampleSource, Transcription, collate_asr
+from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
+from sortk.prepare.sst import SstOptions, parse_sst
+from sortk.records import Segment, Source
+from sortk.training.asr_batches import (
+    NOT_KNOWN,
+    AsrBatch,
+    AsrLoader,
+    SampleSource,
+    SpokenSource,
+    Transcription,
+    collate_asr,
+)
 
 TOKENIZER = train_tokenizer(["one two three one two three"], 40, n_speakers=2)
 WRITING = Transcription(TOKENIZER, 2, SstOptions(), max_tokens=60)
@@ -80,6 +90,36 @@ def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> No
     for one, other in zip(*batches, strict=True):
         assert isinstance(one, AsrBatch) and isinstance(other, AsrBatch)
         assert one.texts == other.texts and torch.equal(one.tokens, other.tokens)
+
+
+def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
+    """Two hummers; what is written, who speaks and what frames name all tell of the same plan."""
+    for session in make_samples(tmp_path, 4):
+        samples = audio.read(session.audio_path)
+        audio.write_flac(session.audio_path, np.concatenate([samples] * 6))
+    found = [
+        Source(f"{name}-{n}", tmp_path / f"s{2 * k + n}.flac", 0.0, 18 * 0.32, name, "one two three " * 6)
+        for k, name in enumerate(("ann", "bob"))
+        for n in range(2)
+    ]
+    options = SimulateOptions(seconds=12, min_speakers=2, max_speakers=2)
+    simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
+    source = SpokenSource(simulator, 3, WRITING)
+    assert (len(source), source.seconds(0)) == (3, 12)
+    example, again, later = source.load_asr(1, 0), source.load_asr(1, 0), source.load_asr(1, 1)
+    assert example.text == again.text and np.array_equal(example.example.samples, again.example.samples)
+    assert example.text != later.text  # another epoch, another conversation
+    plan = simulator.plan(1)
+    words = sorted(plan.words(), key=lambda word: word.start)
+    spoken = parse_sst(example.text)
+    assert [text for _, text in spoken] == [word.text for word in words]
+    order = list(dict.fromkeys(word.speaker for word in words))
+    assert [speaker for speaker, _ in spoken] == [order.index(word.speaker) for word in words]
+    assert example.tokens == [*TOKENIZER.prompt, *TOKENIZER.encode(example.text), TOKENIZER.end]
+    first_frames = example.example.targets.argmax(axis=0).tolist()
+    assert first_frames == sorted(first_frames)
+    middle = int((words[0].start + words[0].end) / 2 / 0.08)
+    assert example.frame_tokens[middle] in TOKENIZER.encode(words[0].text)
 
 
 def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
