@@ -20,13 +20,14 @@ from sortk.formats.files import FormatError, Lines, is_token, parse_seconds, quo
 from sortk.records import Segment
 
 BULLET = "\x15"
+FILLER = "&-"
 
 _TIMES = re.compile(rf"{BULLET}([^{BULLET}]*){BULLET}")
 _PAUSE_OR_CODE = re.compile(r"\((?:\.+|\d[\d.:]*)\)|\[[^\[\]]*\]")  # (.), (1.5); [//], [=! sings]
-_NO_WORD = re.compile(r"[&+0]|(?:xxx|yyy|www)$")  # &=laughs, +..., 0omitted; what nobody understands or may know
-_FILLER = "&-"
-_ENDING = re.compile(r"@\S*$")  # mama@c, hola@s:spa
-_MARKS = '.,?!;:"“”‡„<>()^≠↑↓⌈⌉⌊⌋°∆∇~'
+# &=laughs, but not &-uh; +...; 0omitted; what nobody understands or may know; the language of a word, @s:spa
+_NO_WORD = re.compile(r"&(?!-)\S*|\+\S*|\b0\S+|\b(?:xxx|yyy|www)\b|@\S*")
+_NOT_SPOKEN = re.compile(r"[()]")  # (be)cause
+_NO_LETTER = re.compile(r"--|[^\w'-]|_")
 
 
 def read(path: Path, session_id: str) -> list[Segment]:
@@ -76,14 +77,6 @@ def spoken_words(text: str) -> str:
 
     What a speaker takes back, <him> [//], was said and stays. Parts that were not spoken, (be)cause, are filled in.
     """
-    words = (_word(token) for token in _PAUSE_OR_CODE.sub(" ", text).replace("_", " ").lower().split())
+    said = _NOT_SPOKEN.sub("", _NO_WORD.sub(" ", _PAUSE_OR_CODE.sub(" ", text)))
+    words = _NO_LETTER.sub(" ", said.replace(FILLER, " ")).lower().split()
     return " ".join(word for word in words if any(character.isalnum() for character in word))
-
-
-def _word(token: str) -> str:
-    token = token.strip(_MARKS)
-    if token.startswith(_FILLER):
-        token = token.removeprefix(_FILLER)
-    elif _NO_WORD.match(token):
-        return ""
-    return _ENDING.sub("", token).replace("(", "").replace(")", "").strip(_MARKS)

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 _TURN = re.compile(r"(\S+)\s+(\S+)\s+([A-Z]\d*)\s*:\s*(.*)")
 _SOUND = re.compile(r"\{[^{}]*\}|\[+[^\[\]]*\]+")  # {laugh} is made by a speaker, [static] is not, [[...]] is a remark
 _LANGUAGE = re.compile(r"</?[\w?]+>?")  # <Spanish hola> is Spanish, <as> an aside </as>
-_JOINT = re.compile(r"\(\(|\)\)|//|--|_")  # of what is unclear, said aside, broken off, spelled: t._v.
-_MARKS = '.,?!;:"%&+*@~^#=<>()/'  # around words: punctuation, and signs for hesitations, names, coinages, acronyms
+# Punctuation; the (( of what is unclear, the & of names, the % of hesitations, the _ of t._v.
+_NO_LETTER = re.compile(r"--|[^\w'-]|_")
 
 
 def read(path: Path, session_id: str) -> list[Segment]:
@@ -78,8 +78,7 @@ def spoken_words(text: str) -> str:
 
     Words in doubt, ((so)), are words; nobody knows better. A word that is broken off keeps its hyphen: bos-.
     """
-    text = _JOINT.sub(" ", _LANGUAGE.sub(" ", _SOUND.sub(" ", text)))
-    words = (word.strip(_MARKS) for word in text.lower().split())
+    words = _NO_LETTER.sub(" ", _LANGUAGE.sub(" ", _SOUND.sub(" ", text))).lower().split()
     return " ".join(word for word in words if any(character.isalnum() for character in word))
 
 
