@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from spoken import make_samples
+from spoken import WORD_SECONDS, make_samples
 
-from sortk.formats import audio
 from sortk.formats.tokens import train_tokenizer
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
 from sortk.prepare.sst import SstOptions, parse_sst
-from sortk.records import Segment, Source
+from sortk.records import Segment, Session, Source
 from sortk.training.asr_batches import (
     NOT_KNOWN,
     AsrBatch,
@@ -92,15 +91,15 @@ def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> No
         assert one.texts == other.texts and torch.equal(one.tokens, other.tokens)
 
 
+def _words(session: Session) -> str:
+    return " ".join(text for _, text in parse_sst(session.text or ""))
+
+
 def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     """Two hummers; what is written, who speaks and what frames name all tell of the same plan."""
-    for session in make_samples(tmp_path, 4):
-        samples = audio.read(session.audio_path)
-        audio.write_flac(session.audio_path, np.concatenate([samples] * 6))
     found = [
-        Source(f"{name}-{n}", tmp_path / f"s{2 * k + n}.flac", 0.0, 18 * 0.32, name, "one two three " * 6)
-        for k, name in enumerate(("ann", "bob"))
-        for n in range(2)
+        Source(f"u{n}", session.audio_path, 0.0, 3 * WORD_SECONDS, ("ann", "bob")[n % 2], _words(session))
+        for n, session in enumerate(make_samples(tmp_path, 12))
     ]
     options = SimulateOptions(seconds=12, min_speakers=2, max_speakers=2)
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
