@@ -8,7 +8,7 @@ uem/<id>.uem        what is scored, if that is not all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,13 @@ from pathlib import Path
 from sortk.formats import manifest, rttm, seglst, uem
 from sortk.records import Region, RunJobs, Segment, Session
 
-MAX_DEVIATION = 0.01  # of the hours on disk from the published ones, which are rounded
+MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
+ROUNDING_HOURS = 0.06  # ... which are often rounded to a tenth
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording with its reference; all times count from its start."""
+    """A recording with its reference; all times count from its start. In all sessions, a name is the same speaker."""
 
     session_id: str
     audio_path: Path  # where the corpus has it; never copied
@@ -43,17 +44,15 @@ class Published:
     sessions: int
     hours: float | None = None  # of audio; None if nobody says
 
-    def differs_from(self, sessions: Sequence[Recorded]) -> bool:
-        hours = count_hours(sessions) if self.hours is None else self.hours
-        return len(sessions) != self.sessions or abs(count_hours(sessions) - hours) > MAX_DEVIATION * hours
+    def differs_from(self, n_sessions: int, hours: float) -> bool:
+        """Whether a part as it is found on disk is another one."""
+        if self.hours is None:
+            return n_sessions != self.sessions
+        allowed = max(MAX_DEVIATION * self.hours, ROUNDING_HOURS)
+        return n_sessions != self.sessions or abs(hours - self.hours) > allowed
 
     def __str__(self) -> str:
         return f"{self.sessions} sessions" if self.hours is None else f"{self.sessions} sessions, {self.hours:.2f} h"
-
-
-def count_hours(sessions: Iterable[Recorded]) -> float:
-    """Of audio, spoken or not."""
-    return sum(session.duration for session in sessions) / 3600
 
 
 def need_file(path: Path, what: str) -> Path:
@@ -73,6 +72,22 @@ def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str
         for session_id, path in paths.items():
             need_file(path, f"the audio of {session_id}")
     return {part: dict(paths) for part, paths in there.items()}
+
+
+def read_sessions(
+    read: Callable[[str, Path], Recorded], audio_of: Mapping[str, Mapping[str, Path]], run_jobs: RunJobs
+) -> Parts:
+    """Applies a reader of one session to all, each of them a job: part -> session -> its audio."""
+    jobs = [(part, session_id, path) for part, paths in audio_of.items() for session_id, path in paths.items()]
+    parts: Parts = {part: [] for part in audio_of}
+    for (part, _, _), session in zip(jobs, run_jobs(partial(_read_job, read), jobs), strict=True):
+        parts[part].append(session)
+    return parts
+
+
+def _read_job(read: Callable[[str, Path], Recorded], job: tuple[str, str, Path]) -> Recorded:
+    _, session_id, path = job
+    return read(session_id, path)
 
 
 def write_sets(sets: Mapping[str, Sequence[Recorded]], out_dir: Path, run_jobs: RunJobs) -> None:

@@ -13,10 +13,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sortk.corpora import audiomnist, callhome, ch109, dihard3, espeak, fisher, librispeech, ready, sre
+from sortk.corpora import (
+    ami,
+    audiomnist,
+    callhome,
+    ch109,
+    dihard3,
+    espeak,
+    fisher,
+    librispeech,
+    librispeechmix,
+    ready,
+    sre,
+    voxconverse,
+)
+from sortk.corpora.ami import AmiOptions
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
-from sortk.corpora.recorded import Parts, Published, Recorded, count_hours, write_sets
+from sortk.corpora.recorded import Parts, Published, Recorded, write_sets
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.formats import mixlist, sources
 from sortk.formats.files import is_token
@@ -59,6 +73,7 @@ class PrepareOptions:
     test_fraction: float = 0.1
     espeak: EspeakOptions = field(default_factory=EspeakOptions)
     audiomnist: AudioMnistOptions = field(default_factory=AudioMnistOptions)
+    ami: AmiOptions = field(default_factory=AmiOptions)
 
     def __post_init__(self) -> None:
         if not (self.valid_fraction >= 0 and self.test_fraction >= 0 and self.valid_fraction + self.test_fraction < 1):
@@ -97,6 +112,7 @@ class Contents:
     sources: Sequence[Source] = ()
     parts: Parts = field(default_factory=dict)
     mixtures: dict[str, list[Mixture]] = field(default_factory=dict)  # by part, too
+    published: Mapping[str, Published] = field(default_factory=dict)  # if it depends on the options
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +142,7 @@ def prepare_corpus(
     collected = Collected()
     for choice, corpus in corpora:
         contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
-        _compare(choice, contents.parts, corpus.published)
+        _compare(choice, contents, contents.published or corpus.published)
         collected.add(choice, contents if choice.sets else _without(corpus.on_request, contents))
     sources.write(out_dir / ready.SOURCES_NAME, collected.sources)
     write_sets(collected.sessions, out_dir, run_jobs)
@@ -191,14 +207,16 @@ def _check_parts(choice: CorpusChoice, parts: Iterable[str]) -> None:
             )
 
 
-def _compare(choice: CorpusChoice, parts: Parts, published: Mapping[str, Published]) -> None:
+def _compare(choice: CorpusChoice, contents: Contents, published: Mapping[str, Published]) -> None:
     """Says what was found, and whether it is what others have."""
+    parts: dict[str, Sequence[Recorded | Mixture]] = {**contents.parts, **contents.mixtures}
     for part, sessions in parts.items():
-        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {count_hours(sessions):.2f} h"
+        hours = sum(session.duration for session in sessions) / 3600
+        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {hours:.2f} h"
         expected = published.get(part)
         if expected is None:
             log.info("%s", found)
-        elif expected.differs_from(sessions):
+        elif expected.differs_from(len(sessions), hours):
             log.warning("%s, but published are %s", found, expected)
         else:
             log.info("%s, as published", found)
@@ -262,6 +280,17 @@ def _read_sre(order: Order) -> Contents:
     return Contents(ready.fill_splits(utterances, options.valid_fraction, options.test_fraction, order.seed))
 
 
+def _read_ami(order: Order) -> Contents:
+    options = order.options.ami
+    parts = ami.read(order.corpus_dir, order.run_jobs, options)
+    return Contents(parts=parts, published=ami.PUBLISHED[options.microphone])
+
+
+def _read_librispeechmix(order: Order) -> Contents:
+    utterances = librispeechmix.read_sources(order.corpus_dir, order.run_jobs)
+    return Contents(utterances, mixtures=librispeechmix.read_mixtures(order.corpus_dir))
+
+
 CORPORA = {
     "espeak": Corpus(_read_espeak, ""),
     "audiomnist": Corpus(_read_audiomnist, "git clone of github.com/soerenab/AudioMNIST"),
@@ -288,5 +317,16 @@ CORPORA = {
         dihard3.SUBSETS,
     ),
     "sre": Corpus(_read_sre, "a Kaldi data directory of NIST SRE 2004 to 2010, with one side of a call per file"),
+    "librispeechmix": Corpus(
+        _read_librispeechmix,
+        "git clone of github.com/NaoyukiKanda/LibriSpeechMix, and LibriSpeech (www.openslr.org/12) in its data/",
+        librispeechmix.PUBLISHED,
+    ),
+    "voxconverse": Corpus(
+        _sessions(voxconverse.read),
+        "git clone of github.com/joonson/voxconverse, and the two zip files that its README names unpacked in it",
+        voxconverse.PUBLISHED,
+    ),
+    "ami": Corpus(_read_ami, "AMI: audio and manual annotations 1.6.2 from groups.inf.ed.ac.uk/ami/download"),
     "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }

@@ -32,8 +32,15 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
+    """What sounds together."""
+
     mixture_id: str
     utterances: tuple[Delayed, ...]
+
+    @property
+    def duration(self) -> float:
+        """To the end of the last utterance, by the list's own durations."""
+        return max(utterance.delay + utterance.duration for utterance in self.utterances)
 
 
 def read(path: Path) -> list[Mixture]:
