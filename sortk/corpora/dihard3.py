@@ -24,7 +24,6 @@ PUBLISHED = {"dev": Published(254, 34.15), "eval": Published(259, 33.01)}
 PART_OF_PREFIX = {"DH_DEV_": "dev", "DH_EVAL_": "eval"}
 MAX_SPEAKERS = 4  # in dev4 and eval4
 SUBSETS = frozenset({"dev4", "eval4"})
-SUFFIXES = (".flac", ".rttm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,11 @@ def read_session(files: Files) -> Recorded:
 
 
 def _find_sessions(corpus_dir: Path) -> dict[str, list[Files]]:
-    """By part and name: whatever has audio or a reference."""
-    names = {(path.stem, path.parents[1]) for path in find_files(corpus_dir) if _is_in_place(path)}
+    """By part and name: whatever has audio, or a reference in a folder with audio of others."""
+    files = find_files(corpus_dir)
+    found = {kind: [path for path in files if _is_in_place(path, kind)] for kind in ("flac", "rttm")}
+    data_dirs = {path.parents[1] for path in found["flac"]}  # not those of what stage 0 writes
+    names = {(path.stem, path.parents[1]) for paths in found.values() for path in paths if path.parents[1] in data_dirs}
     sessions: dict[str, list[Files]] = {}
     for session_id, data_dir in sorted(names):
         for prefix, part in PART_OF_PREFIX.items():
@@ -84,8 +86,8 @@ def _find_sessions(corpus_dir: Path) -> dict[str, list[Files]]:
     return sessions
 
 
-def _is_in_place(path: Path) -> bool:
-    return path.suffix in SUFFIXES and path.parent.name == path.suffix.removeprefix(".")
+def _is_in_place(path: Path, kind: str) -> bool:
+    return path.suffix == f".{kind}" and path.parent.name == kind
 
 
 def _count_speakers(recorded: Recorded) -> int:
