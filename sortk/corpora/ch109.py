@@ -3,9 +3,9 @@
     transcrpt/train/en_4065.txt      LDC97T14; or 4065.cha of TalkBank, which counts the same turns
     data/train/en_4065.sph           LDC97S42; both channels are one conversation
 
-Only the names of the files count, not the folders. A call lasts up to 30 minutes; 5 or 10 of them are transcribed, and
-only these are scored: the region runs from the first turn to the last. Every turn is a segment, also one with nothing
-but laughter, as in the references that others score CH109 with.
+Only the names of the files count, not the folders. A call lasts up to 30 minutes; a session is the 5 or 10 of them that
+are transcribed, from the first turn to the last. Every turn is a segment, also one with nothing but laughter, as in the
+references that others score CH109 with.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pathlib import Path
 from sortk.corpora.calls import Call, find_files, index_audio, name_speakers, need_audio
 from sortk.corpora.recorded import Parts, Published, Recorded
 from sortk.formats import audio, chat, ldc
+from sortk.formats.files import FormatError
 from sortk.records import Region, RunJobs, Segment
 
-PUBLISHED = {"test": Published(109)}
+# The hours are those that NVIDIA's references for CH109 cover, from first to last turn.
+PUBLISHED = {"test": Published(109, 16.74)}
 N_SPEAKERS = 2
 
 # Two speakers in the transcript, but not among the 109 of the literature (counted in TalkBank's transcripts): en_4902,
@@ -70,14 +72,19 @@ def read_call(call: Call) -> Recorded | None:
     turns = name_speakers(_read_turns(call))
     if len({turn.speaker for turn in turns}) != N_SPEAKERS:
         return None
-    region = Region(call.session_id, min(turn.start for turn in turns), max(turn.end for turn in turns))
+    start, end = min(turn.start for turn in turns), max(turn.end for turn in turns)
+    seconds = audio.info(call.audio_path).seconds
+    if start >= seconds:
+        reason = f"its first turn starts at {start} s, but {call.audio_path} ends at {seconds} s: not the whole call?"
+        raise FormatError(call.transcript, None, reason)
     return Recorded(
         call.session_id,
         call.audio_path,
-        audio.info(call.audio_path).seconds,
+        round(min(end, seconds) - start, 6),
         segments=tuple(replace(turn, text="") for turn in turns),
         transcript=tuple(turn for turn in turns if turn.text),
-        regions=(region,),
+        regions=(Region(call.session_id, start, end),),
+        offset=start,
     )
 
 

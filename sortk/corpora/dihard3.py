@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.calls import find_files
+from sortk.corpora.calls import find_files, name_speakers
 from sortk.corpora.recorded import Parts, Published, Recorded, need_file
 from sortk.formats import audio, rttm, uem
 from sortk.records import RunJobs
@@ -63,7 +63,7 @@ def read_session(files: Files) -> Recorded:
         files.session_id,
         files.flac,
         audio.info(files.flac).seconds,
-        segments=tuple(rttm.read(files.rttm)),
+        segments=name_speakers(rttm.read(files.rttm)),
         regions=tuple(uem.read(files.uem)),
     )
 

@@ -22,15 +22,19 @@ ROUNDING_HOURS = 0.06  # ... which are often rounded to a tenth
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording with its reference; all times count from its start. In all sessions, a name is the same speaker."""
+    """A recording, or an excerpt, with its reference. In all sessions, a name is the same speaker.
+
+    All times count from the start of the recording, also if the session is only an excerpt of it.
+    """
 
     session_id: str
     audio_path: Path  # where the corpus has it; never copied
-    duration: float
+    duration: float  # of the session
     segments: tuple[Segment, ...]  # who speaks when
     # What is said: a word each, or an utterance each; none if nobody wrote it down.
     transcript: tuple[Segment, ...] = ()
     regions: tuple[Region, ...] = ()  # what is scored; none: all of it
+    offset: float = 0.0  # where an excerpt begins
 
 
 Parts = dict[str, list[Recorded]]
@@ -111,6 +115,7 @@ def write_session(out_dir: Path, recorded: Recorded) -> Session:
         name,
         recorded.audio_path,
         duration=recorded.duration,
+        offset=recorded.offset,
         num_speakers=len({segment.speaker for segment in recorded.segments}),
         rttm_path=rttm_path,
         seglst_path=seglst_path,

@@ -66,7 +66,7 @@ def _source(segment: Segment, audio_path: Path, seconds: float) -> Source:
         utterance_id=f"{segment.speaker}-{segment.session_id}-{round(segment.start * 1000)}",
         audio_path=audio_path,
         offset=segment.start,
-        duration=end - segment.start,
+        duration=round(end - segment.start, 6),
         speaker=segment.speaker,
         text=segment.text,
     )

@@ -12,6 +12,7 @@ from sortk.corpora import ch109
 from sortk.corpora.recorded import Recorded
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
 from sortk.formats import manifest, uem
+from sortk.formats.annotation import session_segments
 from sortk.records import Region, Segment
 
 TWO = """5.25 8.02 A: %um, I met &Jan
@@ -62,10 +63,11 @@ def expected(name: str, audio_path: Path) -> Recorded:
     return Recorded(
         name,
         audio_path,
-        20.0,
+        5.75,
         segments=(Segment(name, a, 5.25, 8.02), Segment(name, b, 7.43, 9.36), Segment(name, a, 9.5, 11.0)),
         transcript=(Segment(name, a, 5.25, 8.02, "um i met jan yesterday"),),
         regions=(Region(name, 5.25, 11.0),),
+        offset=5.25,
     )
 
 
@@ -84,14 +86,22 @@ def test_stage_0_writes_regions_and_compares_the_count(
     out = tmp_path / "out"
     with caplog.at_level(logging.WARNING):
         prepare_corpus(PrepareOptions(corpus="ch109", corpus_dir=str(corpus)), out, 0)
-    assert "ch109 test: 2 sessions, 0.01 h, but published are 109 sessions" in caplog.text
+    assert "ch109 test: 2 sessions, 0.00 h, but published are 109 sessions, 16.74 h" in caplog.text
     session = manifest.read(out / "test.jsonl")[0]
+    assert (session.offset, session.duration) == (5.25, 5.75)
+    assert [segment.text for segment in session_segments(session)] == ["um i met jan yesterday"]
     assert session.uem_path and uem.read(session.uem_path) == [Region("en_4065", 5.25, 11.0)]
 
 
 def test_the_first_missing_file_is_named(corpus: Path) -> None:
     (corpus / RECORDINGS[0]).unlink()
     with pytest.raises(FileNotFoundError, match=r"no en_4065\.sph"):
+        ch109.read(corpus, map)
+
+
+def test_audio_that_is_not_the_whole_call_is_refused(corpus: Path) -> None:
+    write_call(corpus / RECORDINGS[0], 5.0)
+    with pytest.raises(ValueError, match=r"en_4065\.txt: its first turn starts at 5\.25 s, but .* ends at 5\.0 s"):
         ch109.read(corpus, map)
 
 
