@@ -34,7 +34,7 @@ LEFT_OUT = frozenset({
 })
 # fmt: on
 
-_TRANSCRIPT = re.compile(r"(?:en_)?(\d{4})\.(?:txt|cha)")
+_TRANSCRIPT = re.compile(r"en_\d{4}\.txt|(?:en_)?\d{4}\.cha")
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
