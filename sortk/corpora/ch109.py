@@ -24,8 +24,8 @@ from sortk.records import Region, RunJobs, Segment
 PUBLISHED = {"test": Published(109, 16.74)}
 N_SPEAKERS = 2
 
-# Two speakers in the transcript, but not among the 109 of the literature (counted in TalkBank's transcripts): en_4902,
-# and the calls of the Hub-5 evaluation of 1997, which TalkBank has and LDC97S42 has not.
+# Not among the 109 of the literature, though TalkBank's transcripts have two speakers: en_4902, and calls of 5 minutes,
+# most likely of the 20 that TalkBank has and LDC97S42 has not (it has 140, LDC97S42 has 120).
 # fmt: off
 LEFT_OUT = frozenset({
     "en_4902",
