@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from nemo_names import ENCODER
+from nemo_names import ENCODER, rename_canary
 from torch import Tensor
 
-from sortk.models.canary import SIZES, Canary, CanaryOptions, TokenCache, extend_vocabulary, rename_nemo
+from sortk.models.canary import SIZES, Canary, CanaryOptions, TokenCache, extend_vocabulary
 from sortk.models.decoding import DecodingOptions, search
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
@@ -38,7 +38,7 @@ END = 3
 @pytest.fixture(scope="module")
 def nvidia_canary(nemo_weights: Callable[[str], dict[str, Tensor]]) -> Canary:
     """That the names map one to one is part of the test."""
-    renamed = {rename_nemo(name): tensor for name, tensor in nemo_weights("tiny_canary").items()}
+    renamed = {rename_canary(name): tensor for name, tensor in nemo_weights("tiny_canary").items()}
     renamed.pop(None)
     model = Canary(NVIDIA)
     model.load_state_dict(renamed, strict=True)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from nemo_models import canary_config, canary_tensors, changed
+from nemo_names import rename_canary
 from torch import Tensor
 
 from sortk.formats import nemo
-from sortk.models.canary import SIZES, Canary, CanaryOptions, rename_nemo
+from sortk.models.canary import SIZES, Canary, CanaryOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.nemo import convert, convert_config
@@ -52,7 +53,7 @@ def test_all_tensors_of_nvidias_file(nemo_file: NemoFile) -> None:
     archive = nemo.read(nemo_file("tiny_canary.nemo"))
     converted = convert(archive.config, archive.tensors)
     for theirs, tensor in archive.tensors.items():
-        ours = rename_nemo(theirs)
+        ours = rename_canary(theirs)
         assert (ours is None) == (theirs in converted.left_out)
         if ours is not None:
             assert torch.equal(converted.weights[ours], tensor), theirs
