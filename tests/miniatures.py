@@ -60,3 +60,25 @@ def write_ami(
         listed.append(f'<meeting nite:id="m_{meeting}" observation="{meeting}">{"".join(speakers)}</meeting>\n')
     body = f'<nite:root nite:id="meet.00" {NITE}>\n{"".join(listed)}</nite:root>\n'
     write_text(annotations / "corpusResources" / "meetings.xml", NXT_HEADER + body, "iso-8859-1")
+
+
+def write_icsi_words(folder: Path, meeting: str, agent: str, words: str, segments: str) -> None:
+    """One participant of an ICSI meeting, by the inner XML of both files; ids are given without the meeting."""
+    for name, kind, body in (("Words", "words", words), ("Segments", "segs", segments)):
+        text = f'<nite:root nite:id="{meeting}.{agent}.{kind}" {NITE}>\n{body.replace("@ID", meeting)}</nite:root>\n'
+        write_text(folder / "ICSI" / name / f"{meeting}.{agent}.{kind}.xml", NXT_HEADER + text, "iso-8859-1")
+
+
+def textgrid(tiers: Mapping[str, Iterable[tuple[float, float, str]]], seconds: float) -> str:
+    """A TextGrid as Praat saves it."""
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {seconds}"]
+    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
+    for number, (name, intervals) in enumerate(tiers.items(), start=1):
+        rows = list(intervals)
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"']
+        lines += ["        xmin = 0", f"        xmax = {seconds}", f"        intervals: size = {len(rows)}"]
+        for row, (start, end, text) in enumerate(rows, start=1):
+            quoted = text.replace('"', '""')
+            lines += [f"        intervals [{row}]:", f"            xmin = {start}", f"            xmax = {end}"]
+            lines += [f'            text = "{quoted}"']
+    return "\n".join(lines) + "\n"

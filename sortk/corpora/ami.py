@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from sortk.corpora.nxt import as_segments, join_words, read_root, read_words
+from sortk.corpora.nxt import as_segments, find_words, join_words, read_root, read_tokens
 from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, need_file, read_sessions
 from sortk.formats import audio
 from sortk.formats.files import FormatError
@@ -90,7 +90,7 @@ def read_meeting(annotations: Path, agents_of: Mapping[str, Agents], meeting: st
         word
         for agent, path in paths.items()
         if path.is_file()  # of a headset that nobody wore there may be none
-        for word in as_segments(meeting, agents[agent], read_words(path))
+        for word in as_segments(meeting, agents[agent], find_words(read_tokens(path))[0])
     ]
     duration = audio.info(audio_path).seconds
     return Recorded(

@@ -1,4 +1,4 @@
-"""Words in the NITE XML format of AMI and ICSI: <corpus>/words/<meeting>.<agent>.words.xml.
+"""Words in the NITE XML format of AMI and ICSI, a file for each participant: words/<meeting>.<agent>.words.xml.
 
     <nite:root nite:id="ES2002a.A.words" xmlns:nite="http://nite.sourceforge.net/">
        <w nite:id="ES2002a.A.words0" starttime="77.44" endtime="77.74">Okay</w>
@@ -11,13 +11,32 @@ Only `<w>` counts: no vocal sounds, no punctuation.
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sortk.formats.files import FormatError, parse_seconds
 from sortk.records import Segment, Word
+
+ID = "{http://nite.sourceforge.net/}id"
+_CLITIC = re.compile(r"'(s|re|ve|ll|d|m|t)", re.IGNORECASE)  # ICSI cuts "you're" in two
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An element of a file of words; a time that the file does not give is None."""
+
+    token_id: str
+    text: str  # empty if it is not `<w>`
+    start: float | None
+    end: float | None
+
+    @property
+    def is_spoken(self) -> bool:
+        """A word, or "@@", which stands for words that nobody understood; no punctuation."""
+        return "@" in self.text or any(map(str.isalnum, self.text))
 
 
 def read_root(path: Path) -> ET.Element:
@@ -30,29 +49,65 @@ def read_root(path: Path) -> ET.Element:
         raise FormatError(path, error.position[0], f"broken XML ({error})") from None
 
 
-def read_words(path: Path) -> list[Word]:
-    """The words of one speaker. Those without times, or without a length, are left out: nobody knows when they were.
+def read_tokens(path: Path) -> list[Token]:
+    """All elements of a file of words, in its order."""
+    return [
+        Token(
+            element.get(ID, ""),
+            # L_C_D_ is spelt: L C D
+            " ".join((element.text or "").replace("_", " ").split()) if element.tag == "w" else "",
+            read_time(element, "starttime", path),
+            read_time(element, "endtime", path),
+        )
+        for element in read_root(path)
+    ]
 
-    A word may come in pieces ("cross", "-", "talk"), the first of which has a start and the last an end.
+
+def read_time(element: ET.Element, key: str, path: Path) -> float | None:
+    """A time in seconds; missing or empty, None."""
+    value = element.get(key)
+    return parse_seconds(path, None, f"{key} of {element.get(ID)}", value) if value else None
+
+
+def find_words(tokens: Iterable[Token]) -> tuple[list[Word], bool]:
+    """The words that have times, and whether there are others.
+
+    Several tokens may share their times, which then stand on the outer ones: "two" (start), "hour", "long" (end).
     """
     words: list[Word] = []
     begun: tuple[float, str] | None = None
-    for element in read_root(path).iter("w"):
-        text = " ".join((element.text or "").replace("_", " ").split())  # L_C_D_ is spelt: L C D
-        start, end = _time(element, "starttime", path), _time(element, "endtime", path)
-        if start is not None:
-            begun = (start, text)
-        elif begun:
-            begun = (begun[0], begun[1] + text)
-        if begun and end is not None:
-            words.append(Word(begun[1], begun[0], end))
+    after_hyphen, lost = False, False
+    for token in tokens:
+        if token.start is not None:
+            lost |= begun is not None
+            begun = (token.start, token.text)
+        elif begun is not None:
+            begun = (begun[0], glue(begun[1], token.text))
+        else:
+            lost |= token.is_spoken
+        if begun is not None and token.end is not None:
+            _append(words, Word(begun[1], begun[0], token.end), after_hyphen)
             begun = None
-    return [word for word in words if word.start < word.end and any(map(str.isalnum, word.text))]
+        after_hyphen = token.text == "-"
+    return words, lost or begun is not None
 
 
-def _time(element: ET.Element, key: str, path: Path) -> float | None:
-    value = element.get(key)
-    return parse_seconds(path, None, key, value) if value else None
+def _append(words: list[Word], word: Word, after_hyphen: bool) -> None:
+    """The next word, or, if that is a piece of the one before it, both as one."""
+    if word.start >= word.end or not any(map(str.isalnum, word.text)):
+        return
+    last = words[-1] if words else None
+    if last and last.end == word.start and (after_hyphen or _CLITIC.fullmatch(word.text)):
+        words[-1] = Word(f"{last.text}{'-' if after_hyphen else ''}{word.text}", last.start, word.end)
+    else:
+        words.append(word)
+
+
+def glue(before: str, text: str) -> str:
+    """Two tokens as text: "you" + "'re", "mm" + "-" + "hmm", "two" + "hour"; punctuation is left out."""
+    if text == "-" or before.endswith("-") or _CLITIC.fullmatch(text):
+        return before + text
+    return f"{before} {text}".strip() if any(map(str.isalnum, text)) else before
 
 
 def as_segments(session_id: str, speaker: str, words: Iterable[Word]) -> list[Segment]:

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sortk.corpora import (
+    aishell4,
     ami,
     audiomnist,
     callhome,
     ch109,
     dihard3,
+    dipco,
     espeak,
     fisher,
+    icsi,
     librispeech,
     librispeechmix,
     ready,
@@ -327,6 +330,17 @@ CORPORA = {
         "git clone of github.com/joonson/voxconverse, and the two zip files that its README names unpacked in it",
         voxconverse.PUBLISHED,
     ),
+    "icsi": Corpus(
+        _sessions(icsi.read),
+        "ICSI: headset mixes and core annotations from groups.inf.ed.ac.uk/ami/icsi/download",
+        icsi.PUBLISHED,
+    ),
+    "dipco": Corpus(
+        _sessions(dipco.read),
+        "DiPCo.tgz, see www.amazon.science/publications/dipco-dinner-party-corpus",
+        dipco.PUBLISHED,
+    ),
+    "aishell4": Corpus(_sessions(aishell4.read), "AISHELL-4 is OpenSLR 111, www.openslr.org/111", aishell4.PUBLISHED),
     "ami": Corpus(_read_ami, "AMI: audio and manual annotations 1.6.2 from groups.inf.ed.ac.uk/ami/download"),
     "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }

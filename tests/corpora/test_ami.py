@@ -12,9 +12,9 @@ from miniatures import word, write_ami
 
 from sortk.cli import main
 from sortk.corpora.ami import MEETINGS, N_SPEAKERS, PUBLISHED, AmiOptions, read
-from sortk.corpora.nxt import join_words, read_words
+from sortk.corpora.nxt import join_words
 from sortk.formats import manifest, rttm, seglst, uem
-from sortk.records import Region, Segment, Word
+from sortk.records import Region, Segment
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "refs" / "ami"
 
@@ -120,20 +120,6 @@ def test_broken_xml_is_named_with_its_line(corpus: Path) -> None:
     path.write_text("<nite:root\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"ES2011a\.B\.words\.xml, line \d: broken XML"):
         read(corpus, map)
-
-
-def test_a_word_in_pieces_is_one_word(tmp_path: Path) -> None:
-    """As ICSI writes them: the start on the first piece, the end on the last."""
-    path = tmp_path / "Bmr021.A.words.xml"
-    path.write_text(
-        '<nite:root xmlns:nite="http://nite.sourceforge.net/">'
-        '<w starttime="1.0" endtime="" c="W">cross</w><w starttime="" endtime="" c="HYPH">-</w>'
-        '<w starttime="" endtime="1.5" c="W">talk</w><w c=".">.</w>'
-        '<w starttime="" endtime="2.0" c="W">unknown</w><w starttime="3.0" endtime="3.0" c="W">none</w>'
-        "</nite:root>",
-        encoding="utf-8",
-    )
-    assert read_words(path) == [Word("cross-talk", 1.0, 1.5)]
 
 
 WORDS = st.lists(st.tuples(st.sampled_from("AB"), st.integers(0, 60), st.integers(1, 9)))
