@@ -464,7 +464,7 @@ def train_diar(
 @click.option("--train", type=FILE, required=True, help="Manifest of the samples to learn from, with text (stage 4).")
 @click.option("--valid", type=FILE, required=True, help="Manifest of the samples to validate on.")
 @OUT
-@click.option("--config", type=FILE, help="Settings: a TOML file like the table train_asr of a recipe.")
+@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_asr.")
 @click.option("--init", type=FILE, help="An ASR to start from: a model folder, or a .nemo file.")
 @click.option("--diarizer", type=FILE, help="The Sortformer that tells who speaks: a model folder, or a .nemo file.")
 @click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
@@ -496,11 +496,11 @@ def train_asr(
     Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
     """
     from sortk.prepare.sst import SstOptions
-    from sortk.recipe import read_toml
+    from sortk.recipe import read_settings
     from sortk.stages import train_asr_folder
     from sortk.training.asr_options import TrainAsrOptions
 
-    options = _options(TrainAsrOptions, overrides, **(read_toml(config) if config else {}))
+    options = _options(TrainAsrOptions, overrides, **(read_settings(config, "train_asr") if config else {}))
     transcripts = _options(SstOptions, [], **_given({"level": level}))
     train_asr_folder(train, valid, sources, options, transcripts, init, diarizer, seed, out, force)
 
