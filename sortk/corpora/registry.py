@@ -247,8 +247,8 @@ def find_corpus(choice: CorpusChoice, key: str) -> Corpus:
         raise ValueError(f"unknown corpus {choice.corpus!r}; corpora: {', '.join(CORPORA)}")
     if corpus.origin and not choice.corpus_dir:
         raise ValueError(
-            f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe "
-            f"({corpus.origin})"
+            f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe, "
+            f"as by --set {key}.corpus_dir=DIR ({corpus.origin})"
         )
     if corpus.origin and not Path(choice.corpus_dir).exists():
         raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")

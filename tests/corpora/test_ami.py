@@ -93,6 +93,42 @@ def test_the_table_microphone_is_an_option(corpus: Path) -> None:
     assert all(session.audio_path.name.endswith(".Array1-01.wav") for session in parts["test"])
 
 
+RECIPE = """
+summary = "meetings alone"
+[[prepare.corpora]]
+corpus = "ami"
+sets = {{ dev = "train" }}
+[simulate]
+hours = {{ {hours} }}
+[clean]
+sad = "none"
+"""
+
+
+def test_stages_0_to_4_need_nothing_to_simulate_from(tmp_path: Path) -> None:
+    talk = [word("well", second, second + 1) for second in range(12)]
+    meetings = {name: {} for name in MEETINGS["dev"]} | {"ES2011a": {"A": talk, "B": [word("yes", 12, 13)]}}
+    write_ami(tmp_path / "ami", meetings, seconds=13.0)
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(hours=""), encoding="utf-8")
+    run = ["run", "--recipe", str(tmp_path), "--exp", str(tmp_path / "exp"), "--stop-stage", "4"]
+    result = CliRunner().invoke(main, run)
+    assert result.exit_code == 1 and "--set prepare.corpora.0.corpus_dir=DIR" in result.stderr
+    result = CliRunner().invoke(main, [*run, "--set", f"prepare.corpora.0.corpus_dir={tmp_path / 'ami'}"])
+    assert result.exit_code == 0, result.output
+    assert list((tmp_path / "exp" / "01-simulate").glob("*.jsonl")) == []
+    (sample,) = manifest.read(tmp_path / "exp" / "04-sst" / "train.jsonl")
+    assert sample.text and sample.text.split()[-2:] == ["<spk1>", "yes"]
+    windows = manifest.read(tmp_path / "exp" / "02-clean" / "diar" / "train.jsonl")
+    assert {window.audio_path.name for window in windows} >= {"ES2011a.Mix-Headset.wav"}
+
+
+def test_hours_without_sources_are_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(hours="train = 1"), encoding="utf-8")
+    where = ["--recipe", str(tmp_path), "--exp", str(tmp_path / "exp"), "--set"]
+    result = CliRunner().invoke(main, ["run", *where, f"prepare.corpora.0.corpus_dir={corpus}", "--stop-stage", "1"])
+    assert result.exit_code == 1 and "the sources of 'train' have 0" in result.stderr
+
+
 @pytest.mark.parametrize(
     "name",
     [
