@@ -233,7 +233,8 @@ def prepare(
     """Stage 0: turn a corpus on disk into sources.jsonl (single-speaker utterances), or into manifests of sessions.
 
     CORPUS is one of espeak (voices that come with sortk), audiomnist, librispeech, sources (a ready sources.jsonl),
-    or a corpus of conversations: ami, icsi, dipco, aishell4, voxconverse, librispeechmix. See docs/corpora.md.
+    sre (single speakers on the telephone), or a corpus of conversations: aishell4, ami, callhome, ch109, dihard3,
+    dipco, fisher, icsi, librispeechmix, voxconverse. docs/corpora.md says where to get them and how they must lie.
 
     Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
     """

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -205,3 +207,17 @@ def test_the_reference_of_landini_has_the_counts_of_the_table(part: str) -> None
 @pytest.mark.parametrize("part", ["train", "dev", "test"])
 def test_the_parts_are_those_of_landini(part: str) -> None:
     assert set(MEETINGS[part]) == set((REFERENCE / "lists" / f"{part}.meetings.txt").read_text().split())
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the shared data are not on this machine")
+def test_sentences_of_lhotse_join_to_the_reference_of_landini() -> None:
+    """lhotse cuts runs of words at full stops; by our rule they are whole again, and just the reference's segments."""
+    with gzip.open(REFERENCE.parent / "lhotse_ami" / "ES2011a_sups.jsonl.gz", "rt", encoding="utf-8") as file:
+        sentences = [json.loads(line) for line in file]
+    spoken = [
+        Segment("ES2011a", item["speaker"], item["start"], round(item["start"] + item["duration"], 6))
+        for item in sentences
+    ]
+    reference = [segment for segment in rttm.read(REFERENCE / "dev.rttm") if segment.session_id == "ES2011a"]
+    assert len(spoken) == 348 and len(reference) == 215
+    assert sorted(join_words(spoken), key=str) == sorted(reference, key=str)

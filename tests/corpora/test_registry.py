@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from sortk.cli import main
 from sortk.corpora import registry
 from sortk.corpora.espeak import EspeakOptions
 from sortk.corpora.recorded import Parts, Published, Recorded, find_parts
@@ -67,6 +69,11 @@ def test_a_missing_folder_is_explained(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere: no such file or folder"):
         prepare_corpus(PrepareOptions(corpus=name, corpus_dir=str(tmp_path / "nowhere")), tmp_path / "out", 0)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_every_corpus() -> None:
+    help_text = CliRunner().invoke(main, ["prepare", "--help"]).output
+    assert [name for name in CORPORA if name not in help_text] == []
 
 
 def test_an_unknown_corpus_is_answered_with_the_names(tmp_path: Path) -> None:
