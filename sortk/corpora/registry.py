@@ -84,8 +84,8 @@ class PrepareOptions:
                 "valid_fraction and test_fraction must not be negative and must leave speakers for training, "
                 f"not {self.valid_fraction} and {self.test_fraction}"
             )
-        if self.corpora and self.corpus_dir:
-            raise ValueError("give corpus_dir for one corpus, or corpora for several, each with its own; not both")
+        if self.corpora and (self.corpus_dir or self.corpus != PrepareOptions.corpus):
+            raise ValueError("give corpus and corpus_dir for one corpus, or corpora for several; not both")
 
     @property
     def choices(self) -> tuple[CorpusChoice, ...]:
@@ -147,6 +147,9 @@ def prepare_corpus(
         contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
         _compare(choice, contents, contents.published or corpus.published)
         collected.add(choice, contents if choice.sets else _without(corpus.on_request, contents))
+    for name, sessions in collected.sessions.items():
+        hours = sum(session.duration for session in sessions) / 3600
+        log.info("%s.jsonl: %d sessions, %.2f h", name, len(sessions), hours)
     sources.write(out_dir / ready.SOURCES_NAME, collected.sources)
     write_sets(collected.sessions, out_dir, run_jobs)
     for name, mixtures in collected.mixtures.items():

@@ -185,6 +185,9 @@ def test_recorded_sessions_are_written_with_their_files(two_corpora: Path, caplo
         "meetings train: 2 sessions, 0.00 h, as published",
         "meetings dev: 1 sessions, 0.00 h, but published are 2 sessions, 0.00 h",
         "meetings extra: 1 sessions, 0.00 h",
+        "train.jsonl: 2 sessions, 0.00 h",
+        "valid.jsonl: 1 sessions, 0.00 h",
+        "extra.jsonl: 1 sessions, 0.00 h",
     ]
     assert sources.read(out / "sources.jsonl") == []
     assert session_ids(out / "train.jsonl") == ["m1", "m2"]
@@ -238,6 +241,8 @@ def test_the_corpus_that_is_missing_of_several_is_named(two_corpora: Path) -> No
         prepare_corpus(PrepareOptions(corpora=choices), two_corpora / "out", 0)
     with pytest.raises(ValueError, match="not both"):
         PrepareOptions(corpus_dir="x", corpora=choices)
+    with pytest.raises(ValueError, match="not both"):
+        PrepareOptions("ami", corpora=choices)
 
 
 def test_a_part_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
