@@ -159,12 +159,15 @@ def tune(run: StageRun) -> None:
     from sortk.formats.files import atomic_text
     from sortk.report.study import draw_study
     from sortk.scoring.evaluate import choose_sessions
-    from sortk.scoring.tune import check_not_scored, hear_sessions, read_tune_set, tune, write_tuned
+    from sortk.scoring.tune import Term, check_not_scored, hear_sessions, read_tune_set, tune, write_tuned
 
-    options, sets = run.recipe.tune, _sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    options, scored = run.recipe.tune, run.recipe.score
+    if not options.objective:
+        options = replace(options, objective=(Term(scored.collar, scored.skip_overlap),))
+    sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
     sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
     if not options.even_if_scored:
-        check_not_scored(sessions, [session for name in run.recipe.score.sets for session in sets.get(name, ())])
+        check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
     hear_sessions(run.inputs["train-diar"] / "model", sessions, run.out / "probs")
     tuned = tune(read_tune_set(sessions, run.out / "probs"), options, run.recipe.seed, run.out / "study.log")
     write_tuned(run.out / "postprocess.toml", tuned, options, run.recipe.seed)
@@ -283,7 +286,7 @@ STAGES = (
         trains=True,
         wanted=lambda recipe: recipe.asr,
     ),
-    Stage(7, "tune", tables=("tune",), reads=("prepare", "simulate", "train-diar"), run=tune),
+    Stage(7, "tune", tables=("tune", "score"), reads=("prepare", "simulate", "train-diar"), run=tune),
     Stage(
         8,
         "score",

@@ -84,7 +84,7 @@ class TuneOptions:
     """Settings of stage 7."""
 
     trials: int = 200  # that the study has in the end, those of earlier runs and other processes included
-    objective: tuple[Term, ...] = (Term(),)  # the weighted mean of these is minimised
+    objective: tuple[Term, ...] = ()  # the weighted mean of these is minimised; none: the DER that stage 8 reports
     storage: str = ""  # URL of a database, instead of a journal file: postgresql://..., mysql://...
     sets: tuple[str, ...] = ("valid",)  # stage 7: splits of the corpus, and of the simulated sessions, to tune on
     even_if_scored: bool = False  # stage 7: tune also on sessions that stage 8 scores; such a score says little
@@ -92,8 +92,10 @@ class TuneOptions:
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ValueError(f"trials must be at least 1, not {self.trials}")
-        if not self.objective:
-            raise ValueError("objective must have at least one term")
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.objective or (Term(),)
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,9 @@ class Objective:
 
 def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tuned:
     """Run the trials that the study still lacks, and tell what it found; `study_path` is the journal."""
-    objective = Objective(data, options.objective)
+    objective = Objective(data, options.terms)
     presets = {name: objective(preset) for name, preset in PRESETS.items()}
-    task = hashlib.sha256(repr((data.key(), options.objective, SPACE)).encode()).hexdigest()
+    task = hashlib.sha256(repr((data.key(), options.terms, SPACE)).encode()).hexdigest()
     study = load_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed)
     _run_trials(study, objective, options.trials)
     finished = _finished(study)
@@ -226,7 +228,7 @@ def _rounded(params: Mapping[str, float]) -> dict[str, float]:
 
 def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> None:
     """`path`: postprocess.toml; beside it, of the same name, a .json with history and importance for the report."""
-    objective = [asdict(term) for term in options.objective]
+    objective = [asdict(term) for term in options.terms]
     notes: dict[str, str | float] = {
         "der_before": tuned.der_before,
         "der_after": tuned.der_after,
