@@ -119,7 +119,7 @@ RECIPE = _with_options(
     click.option(
         "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
     ),
-    click.option("--variant", metavar="NAME", help="A variant that the recipe defines."),
+    click.option("--variant", metavar="NAME", help="A variant of the recipe, or several: debug+pil."),
 )
 RUN = _with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, help="Say what would run, and why."))
 
@@ -209,13 +209,9 @@ def _run_stages(
 
 
 def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Any:
-    from sortk.pipeline import Experiment
-    from sortk.recipe import load_recipe
-    from sortk.stages import STAGES
+    from sortk.stages import open_experiment
 
-    plain = load_recipe(recipe, overrides)
-    chosen = load_recipe(recipe, overrides, variant) if variant else plain
-    return Experiment(STAGES, chosen, exp or Path("exp") / plain.name, variant or "", plain)
+    return open_experiment(recipe, exp, overrides, variant or "")
 
 
 @main.command()

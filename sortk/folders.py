@@ -11,6 +11,7 @@ the settings and the keys of the inputs:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -114,6 +115,21 @@ class Identity:
         changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
         changed += [f"its input {name} is gone" for name in inputs_then if name not in self.inputs]
         return changed or ["it was made by another version of sortk"]
+
+
+def settings_of(options: Any) -> Any:
+    """Options as `dataclasses.asdict` gives them, without those that came LATER and are not used."""
+    if dataclasses.is_dataclass(options):
+        return {
+            field.name: settings_of(getattr(options, field.name))
+            for field in dataclasses.fields(options)
+            if getattr(options, field.name) or not field.metadata.get("later")
+        }
+    if isinstance(options, Mapping):
+        return {key: settings_of(value) for key, value in options.items()}
+    if isinstance(options, list | tuple):
+        return [settings_of(value) for value in options]
+    return options
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.cluster import build_together, in_company
-from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped
+from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped, settings_of
 from sortk.locks import hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
@@ -53,18 +52,27 @@ class Stage:
 class Experiment:
     """The stages of one recipe in one folder, `exp/<recipe>/NN-name/`.
 
-    A variant shares every stage whose settings (and inputs) it leaves as they are with the plain recipe; the others
-    go to `exp/<recipe>/variant-<name>/NN-name/`.
+    A variant's own stages go to `exp/<recipe>/variant-<name>/NN-name/`. A stage that has the same settings and inputs
+    in the plain recipe, or in a variant before it, is not its own: it shares the folder of the first that has it.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], recipe: Recipe, root: Path, variant: str = "", plain: Recipe | None = None
+        self,
+        stages: Sequence[Stage],
+        recipe: Recipe,
+        root: Path,
+        variant: str = "",
+        elders: Mapping[str, Recipe] | None = None,
     ) -> None:
+        """`elders`: the recipes whose stages it may share, by variant; see `recipe.load_elders`."""
         self.stages = [stage for stage in stages if stage.wanted(recipe)]
         self.recipe, self.root, self.variant = recipe, root, variant
         self._by_name = {stage.name: stage for stage in self.stages}
         self._identities: dict[str, Identity] = {}
-        self._plain = Experiment(stages, plain, root) if plain is not None and variant else None
+        self._hashes: dict[Path, str] = {}  # of files from outside, which may be large and named by every variant
+        self._elders = [Experiment(stages, elder, root, name) for name, elder in (elders or {}).items()]
+        for elder in self._elders:
+            elder._hashes = self._hashes
 
     def inputs(self, stage: Stage) -> list[Stage]:
         """The stages that it reads."""
@@ -77,15 +85,21 @@ class Experiment:
         return self._identities[stage.name]
 
     def _make_identity(self, stage: Stage) -> Identity:
-        tables = {table: dataclasses.asdict(getattr(self.recipe, table)) for table in stage.tables}
-        hashes = {f"content of {path}": hash_file(path) for path in stage.files(self.recipe)}
+        tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
+        hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
         inputs = {needed.folder_name: self.identity(needed).key for needed in self.inputs(stage)}
         return Identity(stage.title, {"seed": self.recipe.seed} | tables | hashes, inputs)
 
+    def _hash(self, path: Path) -> str:
+        if path not in self._hashes:
+            self._hashes[path] = hash_file(path)
+        return self._hashes[path]
+
     def folder(self, stage: Stage) -> Folder:
-        shared = self._plain is None or self._plain.identity(stage).key == self.identity(stage).key
-        root = self.root if shared else self.root / f"variant-{self.variant}"
-        return Folder(root / stage.folder_name)
+        key = self.identity(stage).key
+        sharing = (elder for elder in self._elders if stage in elder.stages and elder.identity(stage).key == key)
+        variant = next(sharing, self).variant
+        return Folder((self.root / f"variant-{variant}" if variant else self.root) / stage.folder_name)
 
     def status(self, stage: Stage) -> Status:
         return inspect_folder(self.folder(stage), self.identity(stage))

@@ -10,10 +10,13 @@ A recipe holds one table per stage, and small override tables in [variants.NAME]
 
     [variants.dense.simulate]
     overlap = 0.25
+
+Variants can be stacked: `dense+quiet` is quiet on top of dense.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import sys
@@ -59,14 +62,36 @@ class Recipe:
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
-    """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied."""
+    """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied.
+
+    Of several variants, `debug+pil`, each goes on top of those before it.
+    """
+    path = find_recipe(name_or_path)
+    return _build_recipe(path, read_toml(path), overrides, variant.split("+") if variant else [])
+
+
+def load_elders(name_or_path: str, overrides: Sequence[str], variant: str) -> dict[str, Recipe]:
+    """The recipes with which a variant may have stages in common, by variant: the plain one, as "", and all variants
+    that come before it in the file. `debug+pil` also has `debug`, and what comes before pil on top of debug."""
     path = find_recipe(name_or_path)
     table = read_toml(path)
+    known, given = list(table.get("variants", {})), variant.split("+") if variant else []
+    elders: dict[str, Recipe] = {}
+    for depth, name in enumerate(given):
+        below = given[:depth]
+        for names in (below, *([*below, elder] for elder in known[: known.index(name)])):
+            with contextlib.suppress(ValueError):  # not every variant makes sense on top of every other
+                elders["+".join(names)] = _build_recipe(path, table, overrides, names)
+    return elders
+
+
+def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
+    table = dict(content)
     variants = table.pop("variants", {})
-    if variant is not None:
-        if variant not in variants:
-            raise ValueError(f"{path}: no variant {variant!r}; {_known('variants', variants)}")
-        table = merge_tables(table, variants[variant])
+    for name in names:
+        if name not in variants:
+            raise ValueError(f"{path}: no variant {name!r}; {_known('variants', variants)}")
+        table = merge_tables(table, variants[name])
     for override in overrides:
         table = merge_tables(table, parse_override(override))
     name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
 from sortk.corpora.registry import PrepareOptions, prepare_corpus
-from sortk.folders import Folder, Identity, build_folder, find_commit, hash_file, hash_files, write_json
-from sortk.pipeline import Stage, StageRun
+from sortk.folders import Folder, Identity, build_folder, find_commit, hash_file, hash_files, settings_of, write_json
+from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_sst
 from sortk.prepare.timestamps import TimestampOptions
+from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Segment, Session
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
@@ -306,6 +307,13 @@ def find_stage(number: int) -> Stage:
     raise ValueError(f"there is no stage {number} in this version of sortk; stages: {known}")
 
 
+def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
+    """The stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
+    recipe = load_recipe(name_or_path, overrides, variant)
+    elders = load_elders(name_or_path, overrides, variant)
+    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, elders)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The same work on any files
 
@@ -316,7 +324,7 @@ def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJ
     def work(partial: Path) -> None:
         _prepare(options, partial, seed, run_jobs)
 
-    settings = {"seed": seed} | dataclasses.asdict(options)
+    settings = {"seed": seed} | settings_of(options)
     inputs = {path.name: hash_file(path) for path in ready_sources(options)}
     build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
 
@@ -344,7 +352,7 @@ def simulate_folder(
         summary = simulate_set(speakers, options, seed, "sim", hours, partial / "manifest.jsonl", run_jobs)
         write_json(partial / "summary.json", summary.to_json())
 
-    settings = {"seed": seed, "split": split} | dataclasses.asdict(options)
+    settings = {"seed": seed, "split": split} | settings_of(options)
     inputs = {sources_path.name: hash_file(sources_path)}
     inputs |= {f"folder {path}": hash_file(path) for path in clip_folders(options)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
@@ -390,7 +398,7 @@ def clean_folder(
             write_posteriors(load(diarizer), sessions, heard)
         clean_sets({"manifest": sessions}, options, words, partial, run_jobs, heard)
 
-    settings = dataclasses.asdict(options) | dataclasses.asdict(words)
+    settings = settings_of(options) | settings_of(words)
     settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
     inputs = {manifest_path.name: hash_file(manifest_path)}
     if manifest_path.is_file():
@@ -415,7 +423,7 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
 
     inputs = {path.name: hash_file(path) for path in files_in(seglst, ".json")}
     folder = Folder(out, marker=".done.json")
-    build_folder(folder, Identity("sortk timestamps", dataclasses.asdict(options), inputs), work, force)
+    build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
 
 
 def sst_file(seglst: Path, manifest_path: Path | None, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
@@ -448,7 +456,7 @@ def train_diar_folder(
         initial = read_model(init) if init else None
         train_diarizer(data, options, seed, partial, initial)
 
-    settings = {"seed": seed} | dataclasses.asdict(options)
+    settings = {"seed": seed} | settings_of(options)
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
     inputs = {name: hash_file(path) for name, path in given.items() if path}
     identity = Identity("sortk train-diar", settings, inputs)
@@ -490,7 +498,7 @@ def train_asr_folder(
         initial = Pretrained(*read_asr(init)) if init else None
         train_asr(data, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
 
-    settings = {"seed": seed} | dataclasses.asdict(sst) | dataclasses.asdict(options)
+    settings = {"seed": seed} | settings_of(sst) | settings_of(options)
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
     inputs = {name: hash_file(path) for name, path in given.items() if path}
     identity = Identity("sortk train-asr", settings, inputs)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from sortk.folders import settings_of
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.recipe import Recipe
+from sortk.records import LATER
 
 
 def copy_seconds(run: StageRun) -> None:
@@ -69,11 +71,40 @@ def test_a_variant_shares_the_stages_that_it_does_not_change(tmp_path: Path) -> 
     plain = make_recipe()
     for stage in stages:
         Experiment(stages, plain, tmp_path).run(stage, map)
-    variant = Experiment(stages, make_recipe(seconds=30.0), tmp_path, "short", plain)
+    variant = Experiment(stages, make_recipe(seconds=30.0), tmp_path, "short", {"": plain})
     assert [variant.status(stage).state for stage in stages] == ["missing", "done"]
     variant.run(stages[0], map)
     assert (tmp_path / "variant-short" / "00-first" / "seconds.txt").read_text(encoding="utf-8") == "30.0"
     assert (tmp_path / "00-first" / "seconds.txt").read_text(encoding="utf-8") == "90.0"
+
+
+def test_a_variant_shares_the_stages_of_variants_before_it(tmp_path: Path) -> None:
+    elders = {"": make_recipe(), "short": make_recipe(seconds=30.0)}
+    later = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path, "later", elders)
+    assert {later.folder(stage).final.parent for stage in STAGES} == {tmp_path / "variant-short"}
+    without_second = (STAGES[0], replace(STAGES[1], wanted=lambda recipe: recipe.asr))
+    elders["short"] = replace(elders["short"], asr=False)  # so it has no folder to share
+    later = Experiment(without_second, make_recipe(seconds=30.0), tmp_path, "later", elders)
+    assert [later.folder(stage).final.parent.name for stage in without_second] == ["variant-short", "variant-later"]
+
+
+def test_an_option_that_came_later_makes_nothing_stale_until_it_is_used() -> None:
+    @dataclass(frozen=True)
+    class Inner:
+        old: tuple[int, ...] = (1, 2)
+        new: str = field(default="", metadata=LATER)
+
+    @dataclass(frozen=True)
+    class Outer:
+        inner: Inner
+        table: dict[str, Inner]
+        new: int = field(default=0, metadata=LATER)
+
+    assert settings_of(Outer(Inner(), {"a": Inner(new="x")})) == {
+        "inner": {"old": [1, 2]},
+        "table": {"a": {"old": [1, 2], "new": "x"}},
+    }
+    assert settings_of(Outer(Inner(), {}, new=3)) == {"inner": {"old": [1, 2]}, "table": {}, "new": 3}
 
 
 def test_a_finished_experiment_can_be_moved(tmp_path: Path) -> None:

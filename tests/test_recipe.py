@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.recipe import find_recipe, load_recipe, merge_tables, parse_override, shipped_recipes
+from sortk.recipe import find_recipe, load_elders, load_recipe, merge_tables, parse_override, shipped_recipes
 
 
 def write_recipe(folder: Path, text: str) -> str:
@@ -105,3 +105,30 @@ def test_an_item_of_a_list_of_tables_goes_by_its_number(tmp_path: Path) -> None:
     for number in ("2", "-1", "ami"):
         with pytest.raises(ValueError, match=f"corpora.{number}: corpora is a list; .* here: 0, 1"):
             load_recipe(path, [f"prepare.corpora.{number}.corpus_dir=/data/ami"])
+
+
+def test_variants_are_stacked_and_know_what_they_may_share(tmp_path: Path) -> None:
+    path = write_recipe(
+        tmp_path,
+        """
+        [simulate]
+        overlap = 0.1
+        [variants.quick.simulate]
+        seconds = 20
+        [variants.dense.simulate]
+        overlap = 0.3
+        [variants.wrong.simulate]
+        speeds = { 0.x = 1 }
+        [variants.quiet.simulate]
+        silence = 0.0
+        """,
+    )
+    both = load_recipe(path, variant="quick+dense").simulate
+    assert (both.seconds, both.overlap) == (20.0, 0.3)
+    with pytest.raises(ValueError, match="no variant 'x'"):
+        load_recipe(path, variant="quick+x")
+    assert load_elders(path, [], "") == {}
+    assert list(load_elders(path, [], "dense")) == ["", "quick"]
+    elders = load_elders(path, ["seed=3"], "quick+quiet")
+    assert list(elders) == ["", "quick", "quick+quick", "quick+dense"]  # wrong is none of anybody's
+    assert elders["quick+dense"].simulate == both and {elder.seed for elder in elders.values()} == {3}
