@@ -203,7 +203,9 @@ def _run_stages(
             click.echo(line)
         return
     run_jobs = choose_cluster(cluster, nj)
-    for stage in stages:
+    for place, stage in enumerate(stages):
+        if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
+            experiment.check_files(stages[place:])
         stale = force and experiment.status(stage).state == "stale"
         experiment.run(stage, run_jobs, force=stale or redo_done)
 

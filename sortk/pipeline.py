@@ -113,6 +113,16 @@ class Experiment:
                 return f"{needed.title}, which is {status.state}{why}; run stage {needed.number} first"
         return ""
 
+    def check_files(self, stages: Sequence[Stage]) -> None:
+        """FileNotFoundError for the first file from outside that these stages lack: not only when its turn comes."""
+        for stage in stages:
+            for path in stage.files(self.recipe):
+                if not path.exists():
+                    raise FileNotFoundError(
+                        f"{path}: no such file or folder, but {stage.title} is to read it; get it, or name another in "
+                        f"[{stage.tables[0]}] of the recipe"
+                    )
+
     def dry_run(self, stages: Sequence[Stage], force: bool, redo_done: bool) -> Iterator[str]:
         """A line for each stage: what would be done, and why."""
         for stage in stages:

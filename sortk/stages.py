@@ -116,8 +116,15 @@ def _serialize_manifest(
 def train_diar(run: StageRun) -> None:
     """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
     from sortk.formats import manifest
+    from sortk.formats.model_folder import save_model
+    from sortk.inference.load import read_model
     from sortk.training.train_diar import TrainingData, train_diarizer
 
+    options = run.recipe.train_diar
+    initial = read_model(Path(options.init)) if options.init else None
+    if initial and not options.phases:
+        save_model(run.out / "model", *initial)
+        return
     windows = run.inputs["clean"] / "diar"
     data = TrainingData(
         manifest.read(windows / "train.jsonl"),
@@ -125,7 +132,7 @@ def train_diar(run: StageRun) -> None:
         _read_train_speakers(run),
         run.recipe.simulate,
     )
-    train_diarizer(data, run.recipe.train_diar, run.recipe.seed, run.out)
+    train_diarizer(data, options, run.recipe.seed, run.out, initial)
 
 
 def _read_train_speakers(run: StageRun) -> list[SpeakerIndex]:
@@ -141,9 +148,17 @@ def _read_train_speakers(run: StageRun) -> list[SpeakerIndex]:
 def train_asr(run: StageRun) -> None:
     """Samples of stage 4, speech on the fly, and the diarizer of stage 5 -> model/, checkpoints/."""
     from sortk.formats import manifest
-    from sortk.formats.model_folder import load_model
+    from sortk.formats.model_folder import load_model, save_model
+    from sortk.formats.tokens import save_tokenizer
+    from sortk.inference.load import read_asr
     from sortk.training.train_asr import AsrData, Pretrained, train_asr
 
+    options = run.recipe.train_asr
+    initial = Pretrained(*read_asr(Path(options.init))) if options.init else None
+    if initial and initial.tokenizer and not options.phases:
+        save_tokenizer(run.out / "model", initial.tokenizer)
+        save_model(run.out / "model", initial.weights, initial.config)
+        return
     data = AsrData(
         manifest.read(run.inputs["sst"] / "train.jsonl"),
         manifest.read(run.inputs["sst"] / "valid.jsonl"),
@@ -152,7 +167,7 @@ def train_asr(run: StageRun) -> None:
         run.recipe.simulate,
     )
     diarizer = Pretrained(*load_model(run.inputs["train-diar"] / "model"))
-    train_asr(data, run.recipe.train_asr, run.recipe.seed, run.out, diarizer=diarizer)
+    train_asr(data, options, run.recipe.seed, run.out, initial, diarizer)
 
 
 def tune(run: StageRun) -> None:
@@ -255,6 +270,14 @@ def clip_folders(options: SimulateOptions) -> list[Path]:
     return [Path(folder) for folder in (options.noise_dir, options.rir_dir) if folder]
 
 
+def model_files(init: str) -> list[Path]:
+    """A model from outside the experiment: its files count by their content; the path itself if there are none yet."""
+    path = Path(init)
+    if path.is_dir():
+        return sorted(path.glob("*.json")) + sorted(path.glob("*.safetensors"))
+    return [path] if init else []
+
+
 STAGES = (
     Stage(0, "prepare", tables=("prepare",), reads=(), run=prepare, files=lambda recipe: ready_sources(recipe.prepare)),
     Stage(
@@ -276,6 +299,7 @@ STAGES = (
         tables=("train_diar", "simulate"),
         reads=("prepare", "simulate", "clean"),
         run=train_diar,
+        files=lambda recipe: model_files(recipe.train_diar.init),
         trains=True,
     ),
     Stage(
@@ -284,6 +308,7 @@ STAGES = (
         tables=("train_asr", "simulate", "sst"),
         reads=("prepare", "simulate", "sst", "train-diar"),
         run=train_asr,
+        files=lambda recipe: model_files(recipe.train_asr.init),
         trains=True,
         wanted=lambda recipe: recipe.asr,
     ),
@@ -449,6 +474,8 @@ def train_diar_folder(
     from sortk.inference.load import read_model
     from sortk.training.train_diar import TrainingData, train_diarizer
 
+    init = _find_init(init, options)
+
     def work(partial: Path) -> None:
         simulate = SimulateOptions()
         speakers = _index_together(sources_path, partial, simulate.sample_rate)
@@ -461,6 +488,13 @@ def train_diar_folder(
     inputs = {name: hash_file(path) for name, path in given.items() if path}
     identity = Identity("sortk train-diar", settings, inputs)
     build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
+def _find_init(given: Path | None, options: TrainDiarOptions | TrainAsrOptions) -> Path | None:
+    """The model to start from: the one that is given, or the one of the settings."""
+    if not options.phases:
+        raise ValueError("the settings have no phases, so there is nothing to train")
+    return given or (Path(options.init) if options.init else None)
 
 
 def _index_together(sources_path: Path | None, out: Path, sample_rate: int) -> list[SpeakerIndex]:
@@ -490,6 +524,8 @@ def train_asr_folder(
     from sortk.formats import manifest
     from sortk.inference.load import read_asr, read_model
     from sortk.training.train_asr import AsrData, Pretrained, train_asr
+
+    init = _find_init(init, options)
 
     def work(partial: Path) -> None:
         simulate = SimulateOptions()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sortk.training.options import LoopOptions
+from sortk.records import LATER
+from sortk.training.options import LoopOptions, check_phases
 
 
 def paper_loop() -> LoopOptions:
@@ -58,7 +59,8 @@ class TrainAsrOptions:
     label_smoothing: float = 0.1
     n_tokens: int = 1024  # of a tokenizer that is trained on the transcripts
     validation_samples: int = 200  # of the validation manifest, the first ones: decoding takes time
-    phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)
+    phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)  # none: the model of `init` as it is
+    init: str = field(default="", metadata=LATER)  # in a recipe: an ASR to start from, a model folder or .nemo file
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_speakers <= 20:
@@ -67,9 +69,7 @@ class TrainAsrOptions:
             raise ValueError(f"label_smoothing must be from 0 to below 1, not {self.label_smoothing}")
         if self.adapters < 0 or self.n_tokens < 1 or self.validation_samples < 1:
             raise ValueError("adapters must not be negative, n_tokens and validation_samples at least 1")
-        names = [phase.name for phase in self.phases]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")
+        check_phases([phase.name for phase in self.phases], self.init)
 
     def describe(self) -> str:
         """The name of a row in Table 2."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from sortk.records import LATER
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,14 @@ class LoopOptions:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0 or not self.batch_seconds > 0:
             raise ValueError("learning_rate and batch_seconds must be more than 0")
+
+
+def check_phases(names: Sequence[str], init: str) -> None:
+    """ValueError unless phases have different names; there may be none if the model of `init` is taken as it is."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"phases need different names, not {', '.join(names)}")
+    if not names and not init:
+        raise ValueError("there are no phases, so init must name the model to take as it is")
 
 
 @dataclass(frozen=True)
@@ -107,16 +118,16 @@ class TrainDiarOptions:
     global_speakers: bool = False  # the same name is the same person in all sessions of the training data
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
     encoder_warmup: WarmupOptions = field(default_factory=WarmupOptions)
-    phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)
+    phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)  # none: the model of `init` as it is
+    # In a recipe: a model folder or .nemo file whose weights, and sizes, to start from; may be an encoder alone (NEST).
+    init: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_speakers <= 20:
             raise ValueError(f"n_speakers must be from 1 to 20, not {self.n_speakers}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be from 0 to 1, not {self.alpha}")
-        names = [phase.name for phase in self.phases]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"phases need different names, not {', '.join(names) or 'none'}")
+        check_phases([phase.name for phase in self.phases], self.init)
         if self.encoder_warmup.steps and not self.global_speakers:
             raise ValueError("encoder_warmup names speakers, so it needs global_speakers = true")
 
