@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 OnError = Callable[[Session, Exception], None]
 POOL = 64  # sessions whose pieces of like length are decoded together
 BATCH_SECONDS = {"cpu": 80.0, "cuda": 1600.0}  # of padded audio
+PIECE_SECONDS, MIN_PIECE_SECONDS = 20.0, 1.0  # the longest piece if nothing tells better: the paper's samples
+SEARCH_SHARE = 0.5  # of a piece, at its end, in which the best silence to cut at is looked for
 MIN_WORD_US = 1000
 TURN_GAP_SECONDS = 0.5  # words of a speaker with no longer pause between them are one utterance
 
@@ -57,18 +59,14 @@ TURN_GAP_SECONDS = 0.5  # words of a speaker with no longer pause between them a
 class TranscribeOptions:
     """How recordings are cut and written."""
 
-    piece_seconds: float = 20.0  # longest piece, as long as the samples of training (stage 2)
-    search_seconds: float = 10.0  # at its end, in which the best silence to cut at is looked for
+    piece_seconds: float = 0.0  # longest piece; 0: as long as what the model has learned from
     threshold: float = 0.5  # posterior from which on a speaker speaks
     lang: str = "en_US"  # whose words get times, as pyphen names it
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
 
     def __post_init__(self) -> None:
-        if not 0 < self.search_seconds < self.piece_seconds:
-            raise ValueError(
-                f"search_seconds must lie between 0 and piece_seconds ({self.piece_seconds:g}), "
-                f"not {self.search_seconds:g}"
-            )
+        if not (self.piece_seconds == 0 or self.piece_seconds >= MIN_PIECE_SECONDS):
+            raise ValueError(f"piece_seconds must be at least {MIN_PIECE_SECONDS:g}, not {self.piece_seconds:g}")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, not {self.threshold}")
 
@@ -100,6 +98,7 @@ class Transcriber:
         """`diarizer` takes the place of the one inside the model."""
         self.model, self.tokenizer, self.level = model.eval(), tokenizer, level
         self.options = options or TranscribeOptions()
+        self._piece_seconds = self.options.piece_seconds or PIECE_SECONDS
         if diarizer is None and model.diarizer is not None:
             diarizer = Diarizer(LoadedDiarizer(model.diarizer))
         if model.kernels is not None and diarizer is None:
@@ -138,20 +137,17 @@ class Transcriber:
             yield session, sorted(words, key=lambda word: (word.start, word.end))
 
     def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
-        """The SST and the words of each sample, which must fit into one piece."""
-        for sample, written in self._write_all(samples):
-            if len(written) > 1:
-                longest = self.options.piece_seconds
-                raise ValueError(f"sample {sample.session_id} is longer than {longest:g} s, too long to be one piece")
+        """The SST and the words of each sample, which is one piece, however long."""
+        for sample, written in self._write_all(samples, whole=True):
             words = [word for piece, text in written for word in self.lay_out(piece, text, 0, 1)]
             yield sample, " ".join(text for _, text in written), words
 
     def _write_all(
-        self, sessions: Sequence[Session], on_error: OnError | None = None
+        self, sessions: Sequence[Session], on_error: OnError | None = None, whole: bool = False
     ) -> Iterator[tuple[Session, list[tuple[Piece, str]]]]:
         """The pieces of each session and their SSTs; pieces of like length are written together."""
         for first in range(0, len(sessions), POOL):
-            cut = self.cut(sessions[first : first + POOL], on_error)
+            cut = self.cut(sessions[first : first + POOL], on_error, whole)
             pieces_of = {session.session_id: own for session, own in cut}
             texts: dict[tuple[str, Span], str] = {}
             pieces = [piece for own in pieces_of.values() for piece in own]
@@ -166,16 +162,16 @@ class Transcriber:
     # -----------------------------------------------------------------------------------------------------------------
 
     def cut(
-        self, sessions: Sequence[Session], on_error: OnError | None = None
+        self, sessions: Sequence[Session], on_error: OnError | None = None, whole: bool = False
     ) -> Iterator[tuple[Session, list[Piece]]]:
-        """The pieces of each session, cut where it is quiet; none if it is shorter than 10 ms."""
+        """The pieces of each session, cut where it is quiet, or `whole`; none if it is shorter than 10 ms."""
         if self.diarizer is not None:
             for session, probs in self.diarizer.hear(sessions, on_error):
-                yield session, self._cut_heard(session, probs)
+                yield session, self._cut_heard(session, probs, whole)
             return
         for session in sessions:
             try:
-                spans = self._cut_unheard(session)
+                spans = self._cut_unheard(session, whole)
             except (ValueError, OSError) as error:
                 if on_error is None:
                     raise
@@ -183,32 +179,34 @@ class Transcriber:
             else:
                 yield session, [Piece(session, span, None, ()) for span in spans]
 
-    def _cut_heard(self, session: Session, probs: Posteriors) -> list[Piece]:
+    def _cut_heard(self, session: Session, probs: Posteriors, whole: bool) -> list[Piece]:
         if len(probs) == 0:
             return []
         active = [find_active(column, self.options.threshold) for column in probs.T]
-        spans = self._cut_at_silence([span for own in active for span in own], to_us(measure_seconds(session)))
+        end = to_us(measure_seconds(session))
+        spans = [(0, end)] if whole else self._cut_at_silence([span for own in active for span in own], end)
         if len(spans) == 1:  # its speakers are sorted, better than by a threshold
             return [Piece(session, spans[0], probs, _name_columns(range(probs.shape[1])))]
         return [self._take_piece(session, span, probs) for span in spans]
 
-    def _cut_unheard(self, session: Session) -> list[Span]:
+    def _cut_unheard(self, session: Session, whole: bool) -> list[Span]:
         end = to_us(measure_seconds(session))
         if end < to_us(HOP_SAMPLES / SAMPLE_RATE):
             return []
-        if end <= to_us(self.options.piece_seconds):
+        if whole or end <= to_us(self._piece_seconds):
             return [(0, end)]
         log.warning(
             "%s: without a diarizer, speakers of one piece of at most %g s are not those of the next",
             session.session_id,
-            self.options.piece_seconds,
+            self._piece_seconds,
         )
         start = to_us(session.offset)
         speech = detect_speech(session.audio_path, (start, start + end), DetectorOptions())
         return self._cut_at_silence([(first - start, last - start) for first, last in speech], end)
 
     def _cut_at_silence(self, speech: Sequence[Span], end: int) -> list[Span]:
-        longest, search_us = to_us(self.options.piece_seconds), to_us(self.options.search_seconds)
+        longest = to_us(self._piece_seconds)
+        search_us = round(SEARCH_SHARE * longest)
         quiet = _find_gaps(merge(speech), end)
         shortest = min(2 * FRAME_US, longest - search_us - 1)
         windows = cut_windows((0, end), quiet, Profile(speech), shortest, longest, search_us)
@@ -438,6 +436,12 @@ def load_transcriber(
     level = config.get("level", "word")
     if level not in ("word", "segment", "sot", "dom-sot"):
         raise FormatError(path, None, f"its transcripts are of an unknown level, {level!r}")
+    options = options or TranscribeOptions()
+    if options.piece_seconds == 0:
+        try:
+            options = replace(options, piece_seconds=float(config.get("piece_seconds", PIECE_SECONDS)))
+        except (TypeError, ValueError) as error:
+            raise FormatError(path, None, f"its config.json: piece_seconds: {error}") from None
     return Transcriber(model.to(device), tokenizer, level, options, diarizer)
 
 

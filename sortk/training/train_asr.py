@@ -112,7 +112,7 @@ def train_asr(
     with torch.inference_mode():
         scores = task.validate(device)
     if processes.leads:
-        save_asr(out / "model", model, tokenizer, level)
+        save_asr(out / "model", model, tokenizer, level, _find_longest(data, last))
     log.info("average of the best: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
     return scores
 
@@ -139,11 +139,17 @@ def _build_task(
     return AsrTask(model, writing.tokenizer, level, validation, options.label_smoothing, names_words)
 
 
-def save_asr(folder: Path, model: MsAsr, tokenizer: Tokenizer, level: Level) -> None:
-    """A model folder that `sortk transcribe` reads."""
+def save_asr(folder: Path, model: MsAsr, tokenizer: Tokenizer, level: Level, piece_seconds: float) -> None:
+    """A model folder that `sortk transcribe` reads; it will cut recordings into such pieces."""
     save_tokenizer(folder, tokenizer)
     config = {"model": "msasr", "options": model.options.to_json(), "tokenizer": tokenizer.settings.to_json()}
-    save_model(folder, model.state_dict(), config | {"level": level})
+    save_model(folder, model.state_dict(), config | {"level": level, "piece_seconds": piece_seconds})
+
+
+def _find_longest(data: AsrData, phase: AsrPhaseOptions) -> float:
+    """Seconds of the longest example of a phase."""
+    recorded = [session.duration or 0.0 for session in data.train] if phase.recorded else []
+    return max([*recorded, phase.seconds if phase.simulated > 0 else 0.0])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -208,8 +208,8 @@ def test_what_does_not_fit_is_a_sentence() -> None:
     other = Diarizer(LoadedDiarizer(Sortformer(replace(DIARIZER, n_speakers=4)).eval()))
     with pytest.raises(ValueError, match="the diarizer tells 4 speakers apart, but the ASR is for 2"):
         Transcriber(build(truth), TOKENIZER, "word", diarizer=other)
-    with pytest.raises(ValueError, match="search_seconds must lie between 0 and piece_seconds"):
-        TranscribeOptions(piece_seconds=5.0)
+    with pytest.raises(ValueError, match=r"piece_seconds must be at least 1, not 0\.5"):
+        TranscribeOptions(piece_seconds=0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

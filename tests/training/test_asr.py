@@ -100,6 +100,7 @@ def test_it_learns_a_batch_by_heart(tmp_path: Path) -> None:
     assert scores["cpwer"] < 0.1 and scores["wer"] < 0.1
     weights, config = load_model(tmp_path / "out" / "model")
     assert config["model"] == "msasr" and config["level"] == "word"
+    assert config["piece_seconds"] == pytest.approx(0.96)  # how long the samples are
     model = MsAsr(MsAsrOptions.from_json(config["options"]))
     model.load_state_dict(weights)
     tokenizer = load_tokenizer(tmp_path / "out" / "model", config)
