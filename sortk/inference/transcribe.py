@@ -439,7 +439,8 @@ def load_transcriber(
     options = options or TranscribeOptions()
     if options.piece_seconds == 0:
         try:
-            options = replace(options, piece_seconds=float(config.get("piece_seconds", PIECE_SECONDS)))
+            learned = float(config.get("piece_seconds", PIECE_SECONDS))
+            options = replace(options, piece_seconds=max(learned, MIN_PIECE_SECONDS))
         except (TypeError, ValueError) as error:
             raise FormatError(path, None, f"its config.json: piece_seconds: {error}") from None
     return Transcriber(model.to(device), tokenizer, level, options, diarizer)
