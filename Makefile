@@ -13,7 +13,7 @@ setup: $(STAMP)  ## a virtual environment with sortk and all it needs, in .venv
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[corpora,dev,export]'
+	$(BIN)/pip install --quiet --editable '.[cluster,corpora,dev,export]'
 	touch $@
 
 test: setup  ## the whole test suite

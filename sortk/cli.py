@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -133,21 +135,27 @@ def stage(number: int, **common: Any) -> None:
 
     Example: sortk stage 1 --recipe mini --nj 4
     """
+    from sortk.slurm import was_requeued
     from sortk.stages import find_stage
 
-    _run_stages([find_stage(number).number], redo_done=common["force"], **common)
+    if find_stage(number).trains and common["cluster"] == "slurm" and not common["dry_run"]:
+        _submit_stages([number], True, **common)
+        return
+    # The job of a stage that has begun to do it again goes on with that.
+    _run_stages([number], redo_done=common["force"] and not was_requeued(), **common)
 
 
 @main.command()
 @click.option("--stage", "first", type=int, default=0, show_default=True, help="The first stage to run.")
 @click.option("--stop-stage", "last", type=int, help="The last stage to run.  [default: all]")
+@click.option("--wait", is_flag=True, help="With --cluster slurm: show how the jobs stand until they have ended.")
 @RUN
 @_with_verbosity
-def run(first: int, last: int | None, **common: Any) -> None:
+def run(first: int, last: int | None, wait: bool, **common: Any) -> None:
     """Run the stages of a recipe in order, skipping what is done.
 
     With --force, stages whose settings have changed are done again; those that are done as they should be are
-    skipped all the same.
+    skipped all the same. With --cluster slurm, every stage becomes a job that starts after the one before it.
 
     Example: sortk run --recipe mini --stop-stage 1
     """
@@ -156,7 +164,10 @@ def run(first: int, last: int | None, **common: Any) -> None:
     last = STAGES[-1].number if last is None else find_stage(last).number
     if find_stage(first).number > last:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
-    _run_stages(range(first, last + 1), redo_done=False, **common)
+    if common["cluster"] == "slurm" and not common["dry_run"]:
+        _submit_stages(range(first, last + 1), wait, **common)
+    else:
+        _run_stages(range(first, last + 1), redo_done=False, **common)
 
 
 @main.command()
@@ -202,12 +213,72 @@ def _run_stages(
         for line in experiment.dry_run(stages, force, redo_done):
             click.echo(line)
         return
-    run_jobs = choose_cluster(cluster, nj)
     for place, stage in enumerate(stages):
         if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
             experiment.check_files(stages[place:])
         stale = force and experiment.status(stage).state == "stale"
-        experiment.run(stage, run_jobs, force=stale or redo_done)
+        folder = experiment.folder(stage)
+        run_jobs = choose_cluster(cluster, nj, folder, experiment.recipe.cluster, stage.name)
+        with _offer_to_cancel([folder] if cluster == "slurm" else []):
+            experiment.run(stage, run_jobs, force=stale or redo_done)
+
+
+def _submit_stages(
+    numbers: Sequence[int],
+    wait: bool,
+    recipe: str,
+    exp: Path | None,
+    overrides: Sequence[str],
+    variant: str | None,
+    nj: int,
+    force: bool,
+    **_: Any,
+) -> None:
+    experiment = _open_experiment(recipe, exp, overrides, variant)
+    stages = [stage for stage in experiment.stages if stage.number in numbers]
+    experiment.check_files(stages)
+    settings = [argument for override in overrides for argument in ("--set", override)]
+    chosen = ["--variant", variant] if variant else []
+
+    def command(stage: Any, forced: bool) -> list[str]:
+        line = [sys.executable, "-m", "sortk", "stage", str(stage.number), "--recipe", recipe, *settings, *chosen]
+        jobs = [] if stage.trains else ["--nj", str(nj), "--cluster", "slurm"]
+        return [*line, "--exp", str(experiment.root), *jobs, *(["--force"] if forced else [])]
+
+    jobs = experiment.submit(stages, force, command)
+    if wait:
+        with _offer_to_cancel([job.folder for job in jobs.values()]):
+            _show_changes(experiment.watch(jobs))
+
+
+def _show_changes(views: Iterable[Sequence[str]]) -> None:
+    """A view that changes in place on a terminal; elsewhere only the lines that have changed."""
+    shown: Sequence[str] = []
+    for view in views:
+        changed = [line for line in view if line not in shown]
+        if sys.stderr.isatty() and changed:
+            click.echo(f"\x1b[{len(shown)}A\x1b[J" if shown else "", err=True, nl=False)
+            changed = list(view)
+        for line in changed:
+            click.echo(line, err=True)
+        shown = view
+        time.sleep(2)
+
+
+@contextlib.contextmanager
+def _offer_to_cancel(folders: Sequence[Any]) -> Iterator[None]:
+    """Ctrl-C while jobs work for these folders."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from sortk.slurm import cancel, find_jobs
+
+        jobs = [job.job_id for job in find_jobs(folders)] if folders else []
+        if jobs and sys.stdin.isatty() and click.confirm(f"\ncancel {len(jobs)} jobs?", err=True):
+            cancel(jobs)
+        elif jobs:
+            click.echo(f"\n{len(jobs)} jobs stay in the queue; sortk status shows them", err=True)
+        raise
 
 
 def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Any:
@@ -238,10 +309,11 @@ def prepare(
     """
     from sortk.cluster import choose_cluster
     from sortk.corpora.registry import PrepareOptions
+    from sortk.folders import Folder
     from sortk.stages import prepare_folder
 
     options = _options(PrepareOptions, overrides, corpus=corpus, corpus_dir=corpus_dir)
-    prepare_folder(options, seed, out, choose_cluster(cluster, nj), force)
+    prepare_folder(options, seed, out, choose_cluster(cluster, nj, Folder(out)), force)
 
 
 @main.command()
@@ -286,10 +358,11 @@ def simulate(
     Example: sortk simulate --sources data/sources.jsonl --out data/sim --hours 2 --speakers 2-4 --nj 4
     """
     from sortk.cluster import choose_cluster
+    from sortk.folders import Folder
     from sortk.prepare.simulate import SimulateOptions
     from sortk.stages import mix_listed_folder, plot_sessions, simulate_folder
 
-    run_jobs = choose_cluster(cluster, nj)
+    run_jobs = choose_cluster(cluster, nj, Folder(out))
     by_list = (mixtures, librispeech)
     if any(by_list) and (not all(by_list) or sources or hours is not None or overrides or _given(given)):
         raise click.UsageError("--mixtures and --librispeech go together, and with no settings of simulated sessions")
@@ -358,6 +431,7 @@ def clean(
     Example: sortk clean --manifest data/ami.jsonl --out data/ami-clean --nj 4
     """
     from sortk.cluster import choose_cluster
+    from sortk.folders import Folder
     from sortk.prepare.clean_options import CleanOptions
     from sortk.prepare.timestamps import TimestampOptions
     from sortk.stages import clean_folder
@@ -366,7 +440,7 @@ def clean(
         raise click.UsageError("give --diarizer or --probs, not both")
     options = _options(CleanOptions, overrides, **_given({"sad": sad}))
     words = _options(TimestampOptions, [], **_given({"lang": lang, "rule": rule}))
-    clean_folder(manifest_path, options, words, probs, diarizer, out, choose_cluster(cluster, nj), force)
+    clean_folder(manifest_path, options, words, probs, diarizer, out, choose_cluster(cluster, nj, Folder(out)), force)
 
 
 @main.command()
@@ -384,11 +458,12 @@ def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: 
     Example: sortk timestamps --seglst data/ami/seglst --out data/ami-words
     """
     from sortk.cluster import choose_cluster
+    from sortk.folders import Folder
     from sortk.prepare.timestamps import TimestampOptions
     from sortk.stages import timestamps_folder
 
     options = _options(TimestampOptions, [], **_given({"lang": lang, "rule": rule}))
-    timestamps_folder(seglst, options, out, choose_cluster(cluster, nj), force)
+    timestamps_folder(seglst, options, out, choose_cluster(cluster, nj, Folder(out)), force)
 
 
 @main.command()
@@ -416,11 +491,12 @@ def sst(
     Example: sortk sst --seglst data/ami-words --manifest data/ami-clean/asr/manifest.jsonl --out data/ami-sst.jsonl
     """
     from sortk.cluster import choose_cluster
+    from sortk.folders import Folder
     from sortk.prepare.sst import SstOptions
     from sortk.stages import sst_file
 
     options = _options(SstOptions, overrides, **_given({"level": level}))
-    sst_file(seglst, manifest_path, options, out, choose_cluster(cluster, nj))
+    sst_file(seglst, manifest_path, options, out, choose_cluster(cluster, nj, Folder(out)))
 
 
 @main.command("train-diar")

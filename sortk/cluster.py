@@ -1,4 +1,4 @@
-"""The same work here, or in N processes. Slurm arrays will be one more function with the signature of RunJobs."""
+"""The same work here, in N processes, or as Slurm jobs (see `slurm`): each a function with the signature of RunJobs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
+from sortk.folders import Folder
 from sortk.records import RunJobs
+
+if TYPE_CHECKING:
+    from sortk.slurm import ClusterOptions
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,11 +35,17 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LOG_LINES = 15.0
 
 
-def choose_cluster(cluster: str, n_jobs: int) -> RunJobs:
-    """The way of running jobs that `--cluster` and `--nj` ask for."""
-    if cluster == "slurm":
-        raise ValueError("--cluster slurm: this version of sortk runs jobs on one machine only; use --cluster local")
-    return partial(run_local, n_jobs=n_jobs)
+def choose_cluster(
+    cluster: str, n_jobs: int, folder: Folder, options: ClusterOptions | None = None, stage: str = ""
+) -> RunJobs:
+    """The way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
+    if cluster != "slurm":
+        return partial(run_local, n_jobs=n_jobs)
+    from sortk.slurm import ClusterOptions, SlurmArrays  # noqa: PLC0415 - it is built on this module
+
+    options = options or ClusterOptions()
+    chosen = options.of_stage(stage) if stage else options
+    return SlurmArrays(n_jobs, folder, chosen, options.retries, stage or folder.final.name)
 
 
 def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
@@ -76,7 +86,7 @@ def run_local(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int
     """Runs the items in this process, or in `n_jobs` worker processes, showing progress."""
     n_jobs = min(n_jobs, len(items))
     results = map(work, items) if n_jobs <= 1 else _run_in_processes(work, items, n_jobs)
-    return _show_progress(results, len(items), _title(work))
+    return _show_progress(results, len(items), name_work(work))
 
 
 def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int) -> Iterator[Result]:
@@ -126,7 +136,8 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _title(work: Callable[..., Any]) -> str:
+def name_work(work: Callable[..., Any]) -> str:
+    """What a function does, for people: its name in words."""
     function = work.func if isinstance(work, partial) else work
     return str(getattr(function, "__name__", "work")).strip("_").replace("_", " ")
 

@@ -71,6 +71,11 @@ class Folder:
         return self.partial / "log" / "failed"
 
     @property
+    def jobs(self) -> Path:
+        """What jobs of a cluster have done so far; gone when the folder is done."""
+        return self.partial / "jobs"
+
+    @property
     def usage(self) -> Path:
         """Time, size and place of the run: what may differ between two equal results."""
         return self.final / "log" / "usage.json"
@@ -188,6 +193,7 @@ def build_folder(
             began = time.monotonic()
             with relative_within(root or folder.partial):
                 work(folder.partial)
+            _remove(folder.jobs)
             _mark_done(folder, time.monotonic() - began)
             log.info("%s: done in %.1f s: %s", identity.title, time.monotonic() - began, folder.final)
         _give_final_name(folder)

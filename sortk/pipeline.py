@@ -12,6 +12,7 @@ from sortk.folders import Folder, Identity, Status, build_folder, hash_file, ins
 from sortk.locks import hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
+from sortk.slurm import QueuedJob, StageJob, describe_jobs, find_jobs, find_reason, submit_stages
 
 
 @dataclass(frozen=True)
@@ -160,3 +161,39 @@ class Experiment:
                 return build_folder(self.folder(stage), self.identity(stage), work, force, self.root)
 
             return build_together(build, work) if stage.trains else build(work)
+
+    def submit(
+        self, stages: Sequence[Stage], force: bool, command: Callable[[Stage, bool], Sequence[str]]
+    ) -> dict[Stage, StageJob]:
+        """Submits a Slurm job for each stage that is not done; `command` runs one, forced where it is stale."""
+        jobs: dict[Stage, StageJob] = {}
+        for stage in stages:
+            status, folder = self.status(stage), self.folder(stage)
+            if status.state == "done":
+                say_skipped(stage.title, folder)
+                continue
+            if missing := self.missing_input(stage, stages):
+                raise ValueError(f"{stage.title} reads {missing}")
+            if status.state == "stale" and not force:
+                raise ValueError(f"{stage.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
+            options = self.recipe.cluster.of_stage(stage.name)
+            jobs[stage] = StageJob(stage.title, folder, command(stage, status.state == "stale"), options, stage.trains)
+        submit_stages(list(jobs.values()))
+        return jobs
+
+    def watch(self, jobs: Mapping[Stage, StageJob]) -> Iterator[list[str]]:
+        """A line for each stage now and then, until none of its jobs is in the queue; ValueError if one is not done."""
+        while True:
+            queue = find_jobs([job.folder for job in jobs.values()])
+            yield [self._describe(stage, job, queue) for stage, job in jobs.items()]
+            if not queue:
+                break
+        for stage, job in jobs.items():
+            if self.status(stage).state != "done":
+                raise ValueError(f"{stage.title} failed: {find_reason(job)} ({job.log})")
+
+    def _describe(self, stage: Stage, job: StageJob, queue: Sequence[QueuedJob]) -> str:
+        if self.status(stage).state == "done":
+            return f"{stage.title}: done"
+        own = [queued for queued in queue if queued.folder == str(job.folder.final.absolute())]
+        return f"{stage.title}: {describe_jobs(own, job.folder)}"

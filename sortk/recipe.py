@@ -35,6 +35,7 @@ from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.scoring.score_options import ScoreOptions
 from sortk.scoring.tune import TuneOptions
+from sortk.slurm import ClusterOptions
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
@@ -59,6 +60,7 @@ class Recipe:
     train_asr: TrainAsrOptions = field(default_factory=TrainAsrOptions)
     tune: TuneOptions = field(default_factory=TuneOptions)
     score: ScoreOptions = field(default_factory=ScoreOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)  # where jobs run changes no result
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
