@@ -259,10 +259,11 @@ def _sets_of(*folders: Path) -> dict[str, list[Session]]:
 
 
 def ready_sources(options: PrepareOptions) -> list[Path]:
-    """A ready sources.jsonl, which its owner may edit: what was made from it is stale then."""
+    """A ready sources.jsonl, or sessions of one's own, which may be edited: what was made from them is stale then."""
     given = [Path(choice.corpus_dir) for choice in options.choices if choice.corpus_dir]
     ready = [path if path.suffix == ".jsonl" else path / "sources.jsonl" for path in given]
-    return [path for path in ready if path.is_file()]
+    own = [Path(choice.corpus_dir) for choice in options.choices if choice.corpus == "sessions" and choice.corpus_dir]
+    return [path for path in ready if path.is_file()] + [path for path in own if path.is_dir()]
 
 
 def clip_folders(options: SimulateOptions) -> list[Path]:

@@ -26,6 +26,7 @@ from sortk.corpora import (
     icsi,
     librispeech,
     librispeechmix,
+    own_sessions,
     ready,
     sre,
     voxconverse,
@@ -33,12 +34,14 @@ from sortk.corpora import (
 from sortk.corpora.ami import AmiOptions
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
+from sortk.corpora.miniature import Studio, write_miniature
 from sortk.corpora.recorded import Parts, Published, Recorded, write_sets
+from sortk.corpora.seeds import stable_random
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.formats import mixlist, sources
 from sortk.formats.files import is_token
 from sortk.formats.mixlist import Mixture
-from sortk.records import RunJobs, Source
+from sortk.records import LATER, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
@@ -52,27 +55,36 @@ class CorpusChoice:
 
     corpus: str = ""
     corpus_dir: str = ""  # where it lies on disk
-    # Part of the corpus -> the set that it joins; other parts are left out. Empty: all, dev as valid.
+    # Part of the corpus -> the set that it joins, or several: "train+tune"; other parts are left out. Empty: all, dev
+    # as valid.
     sets: dict[str, str] = field(default_factory=dict)
+    max_sessions: int = field(default=0, metadata=LATER)  # of each part, drawn by the seed; 0: all
 
     def __post_init__(self) -> None:
-        for name in self.sets.values():
+        for name in (name for names in self.sets.values() for name in names.split("+")):
             if not is_token(name) or "/" in name or name == "sources":
                 raise ValueError(f"{self.corpus}: a set cannot be called {name!r}: its manifest is <set>.jsonl")
+        if self.max_sessions < 0:
+            raise ValueError(f"{self.corpus}: max_sessions must not be negative, not {self.max_sessions}")
 
-    def set_of(self, part: str) -> str | None:
-        """The set that a part of the corpus joins; None if it is left out."""
-        return self.sets.get(part) if self.sets else SET_OF_PART.get(part, part)
+    def sets_of(self, part: str) -> list[str]:
+        """The sets that a part of the corpus joins; none if it is left out."""
+        if not self.sets:
+            return [SET_OF_PART.get(part, part)]
+        return self.sets[part].split("+") if part in self.sets else []
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
     """Which corpus, where it is, and what is to be decided about it."""
 
-    corpus: str = "espeak"  # a name of the table below, or sources for a ready sources.jsonl
+    corpus: str = "espeak"  # a name of the table below; sources and sessions are your own data
     corpus_dir: str = ""  # where it lies on disk; espeak needs none
     corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
-    valid_fraction: float = 0.1  # of the speakers of a sources.jsonl that has no splits
+    # A folder that holds corpora under their names: /data for /data/ami, ...; for those whose corpus_dir is not given.
+    corpora_dir: str = field(default="", metadata=LATER)
+    miniature: bool = field(default=False, metadata=LATER)  # in place of the corpora, miniatures that stage 0 makes
+    valid_fraction: float = 0.1  # of the speakers of sources, and of the sessions of yours, that have no splits
     test_fraction: float = 0.1
     espeak: EspeakOptions = field(default_factory=EspeakOptions)
     audiomnist: AudioMnistOptions = field(default_factory=AudioMnistOptions)
@@ -89,12 +101,16 @@ class PrepareOptions:
 
     @property
     def choices(self) -> tuple[CorpusChoice, ...]:
-        """The corpora to prepare."""
-        return self.corpora or (CorpusChoice(self.corpus, self.corpus_dir),)
+        """The corpora to prepare, and where they are."""
+        given = self.corpora or (CorpusChoice(self.corpus, self.corpus_dir),)
+        return tuple(self._locate(choice) for choice in given) if self.corpora_dir else given
 
-    def key_of(self, choice: CorpusChoice) -> str:
-        """Where a recipe says what the choice says."""
-        return f"prepare.corpora.{self.corpora.index(choice)}" if self.corpora else "prepare"
+    def _locate(self, choice: CorpusChoice) -> CorpusChoice:
+        return dataclasses.replace(choice, corpus_dir=choice.corpus_dir or str(Path(self.corpora_dir, choice.corpus)))
+
+    def key_of(self, number: int) -> str:
+        """Where a recipe says what a choice says."""
+        return f"prepare.corpora.{number}" if self.corpora else "prepare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +157,17 @@ def prepare_corpus(
     options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs = map
 ) -> dict[str, SplitSummary]:
     """Writes what the corpora of the options give into `out_dir`; returns what each split of the sources holds."""
-    corpora = [(choice, find_corpus(choice, options.key_of(choice))) for choice in options.choices]
+    choices = options.choices
+    if options.miniature:
+        choices = _write_miniatures(choices, out_dir / "miniature", seed, run_jobs)
+    corpora = [(choice, find_corpus(choice, options.key_of(number))) for number, choice in enumerate(choices)]
     collected = Collected()
     for choice, corpus in corpora:
         contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
-        _compare(choice, contents, contents.published or corpus.published)
-        collected.add(choice, contents if choice.sets else _without(corpus.on_request, contents))
+        if not options.miniature:
+            _compare(choice, contents, contents.published or corpus.published)
+        contents = contents if choice.sets else _without(corpus.on_request, contents)
+        collected.add(choice, _draw(choice, contents, seed))
     for name, sessions in collected.sessions.items():
         hours = sum(session.duration for session in sessions) / 3600
         log.info("%s.jsonl: %d sessions, %.2f h", name, len(sessions), hours)
@@ -155,6 +176,28 @@ def prepare_corpus(
     for name, mixtures in collected.mixtures.items():
         mixlist.write(out_dir / "mixtures" / f"{name}.jsonl", mixtures)
     return summarize(collected.sources)
+
+
+def _write_miniatures(
+    choices: Sequence[CorpusChoice], folder: Path, seed: int, run_jobs: RunJobs
+) -> tuple[CorpusChoice, ...]:
+    """The same corpora as miniatures, each in a folder of its name."""
+    studio = Studio(folder, seed, run_jobs)
+    for choice in choices:
+        write_miniature(choice.corpus, folder / choice.corpus, studio)
+    return tuple(dataclasses.replace(choice, corpus_dir=str(folder / choice.corpus)) for choice in choices)
+
+
+def _draw(choice: CorpusChoice, contents: Contents, seed: int) -> Contents:
+    """With at most `max_sessions` recorded sessions of each part, in the order of the corpus."""
+    if not choice.max_sessions:
+        return contents
+    drawn = {}
+    for part, sessions in contents.parts.items():
+        random = stable_random(seed, choice.corpus, part)
+        numbers = sorted(random.sample(range(len(sessions)), min(choice.max_sessions, len(sessions))))
+        drawn[part] = [sessions[number] for number in numbers]
+    return dataclasses.replace(contents, parts=drawn)
 
 
 class Collected:
@@ -173,12 +216,14 @@ class Collected:
         self._claim(choice, "speaker", sorted({source.speaker for source in chosen}))
         self.sources += chosen
         for part, sessions in contents.parts.items():
-            if name := choice.set_of(part):
+            if names := choice.sets_of(part):
                 self._claim(choice, "session", [session.session_id for session in sessions])
+            for name in names:
                 self.sessions.setdefault(name, []).extend(sessions)
         for part, mixtures in contents.mixtures.items():
-            if name := choice.set_of(part):
+            if names := choice.sets_of(part):
                 self._claim(choice, "session", [mixture.mixture_id for mixture in mixtures])
+            for name in names:
                 self.mixtures.setdefault(name, []).extend(mixtures)
 
     def _claim(self, choice: CorpusChoice, kind: str, names: Iterable[str]) -> None:
@@ -199,8 +244,10 @@ def _without(parts: frozenset[str], contents: Contents) -> Contents:
 
 def _with_sets(choice: CorpusChoice, utterances: Iterable[Source]) -> Iterator[Source]:
     for source in utterances:
-        name = choice.set_of(source.split)
-        if name is not None:
+        names = choice.sets_of(source.split)
+        if len(names) > 1:
+            raise ValueError(f"{choice.corpus}: speakers are in one set only, not in {' and '.join(names)}")
+        for name in names:
             yield dataclasses.replace(source, split=name)
 
 
@@ -251,7 +298,8 @@ def find_corpus(choice: CorpusChoice, key: str) -> Corpus:
     if corpus.origin and not choice.corpus_dir:
         raise ValueError(
             f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe, "
-            f"as by --set {key}.corpus_dir=DIR ({corpus.origin})"
+            f"as by --set {key}.corpus_dir=DIR, or with DIR/{choice.corpus} by --set prepare.corpora_dir=DIR "
+            f"({corpus.origin})"
         )
     if corpus.origin and not Path(choice.corpus_dir).exists():
         raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")
@@ -284,6 +332,12 @@ def _read_ready(order: Order) -> Contents:
 def _read_sre(order: Order) -> Contents:
     options, utterances = order.options, sre.prepare(order.corpus_dir, order.run_jobs)
     return Contents(ready.fill_splits(utterances, options.valid_fraction, options.test_fraction, order.seed))
+
+
+def _read_own_sessions(order: Order) -> Contents:
+    options = order.options
+    fractions = options.valid_fraction, options.test_fraction
+    return Contents(parts=own_sessions.read(order.corpus_dir, order.run_jobs, *fractions, order.seed))
 
 
 def _read_ami(order: Order) -> Contents:
@@ -345,5 +399,8 @@ CORPORA = {
     ),
     "aishell4": Corpus(_sessions(aishell4.read), "AISHELL-4 is OpenSLR 111, www.openslr.org/111", aishell4.PUBLISHED),
     "ami": Corpus(_read_ami, "AMI: audio and manual annotations 1.6.2 from groups.inf.ed.ac.uk/ami/download"),
+    "sessions": Corpus(
+        _read_own_sessions, "your own: a folder of recordings with RTTM, a manifest, or a Kaldi data directory"
+    ),
     "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }

@@ -98,8 +98,9 @@ def clean_sets(
     for set_name, sessions in sets.items():
         summaries[set_name] = clean_set(sessions, options, words, out, set_name, run_jobs, probs_dir)
     with atomic_text(paths.rejected) as file:
-        for session in (session for sessions in sets.values() for session in sessions):
-            file.writelines(f"{json.dumps(line)}\n" for line in _read_result(paths.result(session))["rejected"])
+        results = dict.fromkeys(paths.result(session) for sessions in sets.values() for session in sessions)
+        for path in results:
+            file.writelines(f"{json.dumps(line)}\n" for line in _read_result(path)["rejected"])
     with atomic_text(paths.summary) as file:
         json.dump({name: summary.to_json() for name, summary in summaries.items()}, file, indent=2)
         file.write("\n")
@@ -132,14 +133,14 @@ def clean_set(
 
 
 def _check_sessions(sessions: Sequence[Session]) -> None:
-    """Files are named after sessions, so their ids must be different and fit for names; and see `_check_sharing`."""
-    seen: set[str] = set()
+    """Files are named after sessions, so their ids must be different and fit for names; and see `_check_sharing`. A
+    session may be in several sets."""
+    seen: dict[str, Session] = {}
     by_rttm: defaultdict[Path, list[Session]] = defaultdict(list)
     for session in sessions:
         name = session.session_id
-        if name in seen:
+        if seen.setdefault(check_file_name(name), session) != session:
             raise ValueError(f"two sessions have the id {quote(name)}; their files would overwrite each other")
-        seen.add(check_file_name(name))
         if session.rttm_path is not None:
             by_rttm[session.rttm_path].append(session)
     for rttm_path, sharing in by_rttm.items():

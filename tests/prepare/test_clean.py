@@ -305,11 +305,20 @@ def test_an_empty_transcript_and_an_empty_annotation(tmp_path: Path) -> None:
 def test_ids_that_would_overwrite_files_are_refused(tmp_path: Path) -> None:
     session = make_conversation(tmp_path / "in", "s", 30.0)
     with pytest.raises(ValueError, match="two sessions have the id 's'"):
-        clean_sets({"train": [session], "valid": [session]}, NO_SAD, WORDS, tmp_path / "out")
+        clean_sets({"train": [session], "valid": [replace(session, offset=1.0)]}, NO_SAD, WORDS, tmp_path / "out")
     with pytest.raises(ValueError, match=r"session id '\.\./s' cannot be the name of a file"):
         clean_set([Session("../s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
     with pytest.raises(ValueError, match=r"session id '\.s' cannot be the name of a file: it starts with a dot"):
         clean_set([Session(".s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
+
+
+def test_a_session_may_be_in_two_sets(tmp_path: Path) -> None:
+    session = make_conversation(tmp_path / "in", "s", 30.0)
+    clean_sets({"train": [session], "tune": [session]}, NO_SAD, WORDS, tmp_path / "both")
+    clean_sets({"train": [session]}, NO_SAD, WORDS, tmp_path / "one")
+    for name in ("diar/train.jsonl", "diar/tune.jsonl", "asr/tune.jsonl", "rejected.jsonl"):
+        expected = (tmp_path / "one" / name.replace("tune", "train")).read_text(encoding="utf-8")
+        assert (tmp_path / "both" / name).read_text(encoding="utf-8") == expected
 
 
 def test_missing_files_name_the_session(tmp_path: Path) -> None:

@@ -1,0 +1,358 @@
+"""Miniatures of corpora: the layout, names and formats of the real ones, with a few short talks of the embedded voices.
+
+A recipe's `debug` variant (prepare.miniature = true) runs all its stages on them, by the same readers, without the
+corpora. Where a reader wants every session of a part, all are there, but they are one talk under many names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from sortk.corpora import ami, callhome, dipco, espeak, icsi, librispeechmix
+from sortk.corpora.espeak import EspeakOptions
+from sortk.corpora.splits import TEST, TRAIN, VALID
+from sortk.formats import audio, rttm, uem
+from sortk.formats.audio import Samples
+from sortk.formats.files import atomic_path, atomic_text
+from sortk.records import Region, RunJobs, Segment, Source
+
+SAMPLE_RATE = 16_000
+VOICES = EspeakOptions(speakers=20, utterances_per_speaker=6)  # of which 12 are for training
+TURNS = 11  # of a talk: about 25 s, enough for samples of 10 to 20 s
+PAUSES = (0.4, -0.3, 0.2, 0.6)  # seconds before each turn, again and again; some turns overlap
+SPLIT_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
+NXT_HEADER = '<?xml version="1.0" encoding="ISO-8859-1" standalone="yes"?>\n'
+NITE = 'xmlns:nite="http://nite.sourceforge.net/"'
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation; speakers are A, B, ... in the order of arrival."""
+
+    tracks: Samples  # (speakers, samples)
+    turns: tuple[Segment, ...]  # with what is said; their session has no name yet
+    words: tuple[Segment, ...]
+
+    @property
+    def seconds(self) -> float:
+        return len(self.tracks[0]) / SAMPLE_RATE
+
+    @property
+    def speakers(self) -> str:
+        return "ABCDEFGH"[: len(self.tracks)]
+
+
+@dataclass(frozen=True)
+class Studio:
+    """Where miniatures are made: the voices, and all that is random."""
+
+    folder: Path
+    seed: int
+    run_jobs: RunJobs
+
+    @cached_property
+    def voices(self) -> dict[str, list[list[Source]]]:
+        """The utterances of each speaker, by split."""
+        by_speaker: dict[str, list[Source]] = {}
+        for source in espeak.prepare(VOICES, self.folder / "voices", self.seed, self.run_jobs):
+            by_speaker.setdefault(source.speaker, []).append(source)
+        splits: dict[str, list[list[Source]]] = {}
+        for utterances in by_speaker.values():
+            splits.setdefault(utterances[0].split, []).append(utterances)
+        return splits
+
+    def talk(self, split: str, n_speakers: int, first: int = 0) -> Talk:
+        """A conversation of speakers of a split; `first` chooses who they are, and what they say."""
+        voices = self.voices[split]
+        cast = [voices[(first + place) % len(voices)] for place in range(n_speakers)]
+        turns, words, placed, end = [], [], [], 0.0
+        for number in range(TURNS):
+            who = number % n_speakers
+            source = cast[who][(first + number // n_speakers) % len(cast[who])]
+            start = round(max(0.0, end + PAUSES[number % len(PAUSES)]), 2)
+            end = start + source.duration
+            placed.append(
+                (who, round(start * SAMPLE_RATE), audio.read(source.audio_path, source.offset, source.duration))
+            )
+            name = "ABCDEFGH"[who]
+            spoken = [Segment("", name, start + word.start, start + word.end, word.text) for word in source.words]
+            turns.append(Segment("", name, spoken[0].start, spoken[-1].end, source.text))
+            words += spoken
+        tracks = np.zeros((n_speakers, max(at + len(samples) for _, at, samples in placed)), np.float32)
+        for who, at, samples in placed:
+            tracks[who, at : at + len(samples)] += samples
+        return Talk(tracks, tuple(turns), tuple(words))
+
+
+def write_miniature(corpus: str, folder: Path, studio: Studio) -> None:
+    """A miniature of the corpus in the folder."""
+    if corpus not in WRITERS:
+        raise ValueError(f"there is no miniature of {corpus}, only of {', '.join(WRITERS)}")
+    WRITERS[corpus](folder, studio)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def _write_audio(path: Path, talk: Talk, style: str = "mix") -> None:
+    """The speakers mixed; `call`: one on each channel, `line`: mixed, both of 8 kHz and in NIST's SPHERE."""
+    import soundfile  # noqa: PLC0415 - slow to import, and only miniatures need another format than FLAC
+
+    if style == "mix":
+        samples, rate, options = talk.tracks.sum(axis=0), SAMPLE_RATE, {}
+    else:
+        rows = talk.tracks if style == "call" else talk.tracks.sum(axis=0, keepdims=True)
+        samples = np.stack([audio.from_array(row, SAMPLE_RATE, 8000) for row in rows], axis=1)
+        rate, options = 8000, {"format": "NIST", "subtype": "PCM_16"}
+    with atomic_path(path) as temporary:
+        options = options or {"format": path.suffix[1:].upper()}
+        soundfile.write(temporary, np.clip(samples, -1, 1), rate, **options)
+
+
+def _link(original: Path, others: Iterable[Path]) -> None:
+    """The same file under other names."""
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        try:
+            os.link(original, path)
+        except OSError:  # a disk that has no links
+            shutil.copyfile(original, path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_text(path) as file:
+        file.write(text)
+
+
+def _write_rttm(path: Path, name: str, talk: Talk) -> None:
+    rttm.write(path, [Segment(name, turn.speaker, turn.start, turn.end) for turn in talk.turns])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Meetings
+
+
+def _write_ami(folder: Path, studio: Studio) -> None:
+    annotations = folder / ami.ANNOTATIONS
+    listed = []
+    for part, meetings in ami.MEETINGS.items():
+        talk = studio.talk(SPLIT_OF_PART[part], 4)
+        paths = [folder / "amicorpus" / name / "audio" / f"{name}.Mix-Headset.wav" for name in meetings]
+        _write_audio(paths[0], talk)
+        _link(paths[0], paths[1:])
+        for meeting in meetings:
+            for agent in talk.speakers:
+                _write_nxt(annotations / "words" / f"{meeting}.{agent}.words.xml", _nxt_words(talk, agent))
+            people = "".join(
+                f'<speaker nite:id="{meeting}_{agent}" nxt_agent="{agent}" global_name="{part}{agent}"/>'
+                for agent in talk.speakers
+            )
+            listed.append(f'<meeting nite:id="m_{meeting}" observation="{meeting}">{people}</meeting>')
+    _write_nxt(annotations / "corpusResources" / "meetings.xml", listed)
+
+
+def _write_icsi(folder: Path, studio: Studio) -> None:
+    for part, meetings in icsi.MEETINGS.items():
+        talk = studio.talk(SPLIT_OF_PART[part], 3, first=1)
+        paths = [folder / "audio" / f"{name}.interaction.wav" for name in meetings]
+        _write_audio(paths[0], talk)
+        _link(paths[0], paths[1:])
+        for meeting in meetings:
+            for agent in talk.speakers:
+                words = _nxt_words(talk, agent)
+                name = f"{meeting}.{agent}"
+                _write_nxt(folder / "ICSI" / "Words" / f"{name}.words.xml", words)
+                child = f'<nite:child href="{name}.words.xml#id(w0)..id(w{len(words) - 1})"/>'
+                times = f'starttime="0" endtime="{talk.seconds}" participant="{part}{agent}"'
+                _write_nxt(folder / "ICSI" / "Segments" / f"{name}.segs.xml", [f"<segment {times}>{child}</segment>"])
+
+
+def _nxt_words(talk: Talk, agent: str) -> list[str]:
+    own = [word for word in talk.words if word.speaker == agent]
+    return [
+        f'<w nite:id="w{number}" starttime="{word.start:.3f}" endtime="{word.end:.3f}" c="W">{escape(word.text)}</w>'
+        for number, word in enumerate(own)
+    ]
+
+
+def _write_nxt(path: Path, elements: Iterable[str]) -> None:
+    _write_text(path, f"{NXT_HEADER}<nite:root {NITE}>\n" + "\n".join(elements) + "\n</nite:root>\n")
+
+
+def _write_dipco(folder: Path, studio: Studio) -> None:
+    talk = studio.talk(TRAIN, 4, first=2)
+    root = folder / "Dipco"
+    for part, sessions in dipco.SESSIONS.items():
+        paths = [root / "audio" / part / f"{name}_U01.CH1.wav" for name in sessions]
+        _write_audio(paths[0], talk)
+        _link(paths[0], paths[1:])
+        for name in sessions:
+            utterances = [
+                {
+                    "session_id": name,
+                    "speaker_id": turn.speaker,
+                    "words": turn.text,
+                    "start_time": {"U01": f"00:00:{turn.start:05.2f}"},
+                    "end_time": {"U01": f"00:00:{turn.end:05.2f}"},
+                }
+                for turn in talk.turns
+            ]
+            _write_text(root / "transcriptions" / part / f"{name}.json", json.dumps(utterances, indent=1))
+
+
+def _write_aishell4(folder: Path, studio: Studio) -> None:
+    for number, (part, name) in enumerate({"train_S": "20200616_S_R001S01C01", "test": "S_R003S01C01"}.items()):
+        talk = studio.talk(TRAIN if part != "test" else TEST, 4, first=3 + number)
+        _write_audio(folder / part / "wav" / f"{name}.flac", talk)
+        _write_text(folder / part / "TextGrid" / f"{name}.TextGrid", _textgrid(talk))
+
+
+def _textgrid(talk: Talk) -> str:
+    """As Praat saves it."""
+    end = talk.seconds
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {end}"]
+    lines += ["tiers? <exists>", f"size = {len(talk.speakers)}", "item []:"]
+    for number, speaker in enumerate(talk.speakers, start=1):
+        own = [turn for turn in talk.turns if turn.speaker == speaker]
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{speaker}"']
+        lines += ["        xmin = 0", f"        xmax = {end}", f"        intervals: size = {len(own)}"]
+        for row, turn in enumerate(own, start=1):
+            lines += [f"        intervals [{row}]:", f"            xmin = {turn.start:.3f}"]
+            lines += [f"            xmax = {turn.end:.3f}", f'            text = "{turn.text}"']
+    return "\n".join(lines) + "\n"
+
+
+def _write_voxconverse(folder: Path, studio: Studio) -> None:
+    clips = {"dev": ("audio", "abjxc"), "test": ("voxconverse_test_wav", "aepyx")}
+    for part, (audio_folder, clip) in clips.items():
+        talk = studio.talk(SPLIT_OF_PART[part], 3)
+        _write_audio(folder / audio_folder / f"{clip}.wav", talk)
+        _write_rttm(folder / part / f"{clip}.rttm", clip, talk)
+
+
+def _write_dihard3(folder: Path, studio: Studio) -> None:
+    for part, split in {"dev": TRAIN, "eval": TEST}.items():
+        for number, n_speakers in enumerate((2, 4, 5, 3), start=1):
+            name = f"DH_{part.upper()}_{number:04d}"
+            data = folder / f"third_dihard_challenge_{part}" / "data"
+            talk = studio.talk(split, n_speakers, first=4 + number)
+            _write_audio(data / "flac" / f"{name}.flac", talk)
+            _write_rttm(data / "rttm" / f"{name}.rttm", name, talk)
+            uem.write(data / "uem" / f"{name}.uem", [Region(name, 0.0, talk.seconds)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Telephone
+
+
+def _write_fisher(folder: Path, studio: Studio) -> None:
+    for number in range(1, 5):
+        name, talk = f"fe_03_{number:05d}", studio.talk(TRAIN, 2, first=5 + number)
+        _write_audio(folder / "fe_03_p1_sph1" / "audio" / "000" / f"{name}.sph", talk, "call")
+        header = f"# {name}.sph\n# Transcribed at the LDC\n\n"
+        _write_text(folder / "fe_03_p1_tran" / "data" / "trans" / "000" / f"{name}.txt", header + _ldc_turns(talk))
+
+
+def _write_ch109(folder: Path, studio: Studio) -> None:
+    for number, name in enumerate(("en_4065", "en_4074")):
+        talk = studio.talk(TEST, 2, first=number)
+        _write_audio(folder / "LDC97S42" / "data" / "train" / f"{name}.sph", talk, "call")
+        _write_text(folder / "LDC97T14" / "transcrpt" / "train" / f"{name}.txt", _ldc_turns(talk))
+
+
+def _ldc_turns(talk: Talk) -> str:
+    return "".join(f"{turn.start:.2f} {turn.end:.2f} {turn.speaker}: {turn.text}\n\n" for turn in talk.turns)
+
+
+def _write_callhome(folder: Path, studio: Studio) -> None:
+    reference: list[Segment] = []
+    for part, names in callhome.read_parts().items():
+        for n_speakers, name in zip((2, 3, 4), names, strict=False):
+            talk = studio.talk(TRAIN if part == "part1" else TEST, n_speakers, first=2)
+            _write_audio(folder / "r65_8_1" / "sid00sg1" / "data" / f"{name}.sph", talk, "line")
+            reference += [Segment(name, turn.speaker, turn.start, turn.end) for turn in talk.turns]
+    rttm.write(folder / "sre2000-key" / callhome.REFERENCE_NAME, reference)
+
+
+def _write_sre(folder: Path, studio: Studio) -> None:
+    sides = {f"side{number}": studio.talk(TRAIN, 1, first=8 + number) for number in range(6)}
+    for name, talk in sides.items():
+        _write_audio(folder / "sides" / f"{name}.sph", talk, "line")
+    _write_text(folder / "wav.scp", "".join(f"{name} sides/{name}.sph\n" for name in sides))
+    _write_text(folder / "utt2spk", "".join(f"{name} speaker-of-{name}\n" for name in sides))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Read books
+
+
+def _write_librispeech(folder: Path, studio: Studio) -> None:
+    _write_subsets(folder / "LibriSpeech", studio)
+
+
+def _write_subsets(folder: Path, studio: Studio) -> dict[str, list[list[tuple[str, Source]]]]:
+    """Some speakers of three subsets; returns the utterances of each speaker with their paths, by subset."""
+    found: dict[str, list[list[tuple[str, Source]]]] = {}
+    for number, (subset, split) in enumerate(
+        {"train-clean-100": TRAIN, "dev-clean": VALID, "test-clean": TEST}.items()
+    ):
+        for place, utterances in enumerate(studio.voices[split][:8]):
+            speaker, chapter = 1000 * (number + 1) + place, 7
+            stem = f"{subset}/{speaker}/{chapter}/{speaker}-{chapter}"
+            named = [(f"{stem}-{index:04d}.flac", source) for index, source in enumerate(utterances)]
+            for name, source in named:
+                audio.write_flac(folder / name, audio.read(source.audio_path, source.offset, source.duration))
+            lines = [f"{Path(name).stem} {source.text.upper()}\n" for name, source in named]
+            _write_text(folder / f"{stem}.trans.txt", "".join(lines))
+            found.setdefault(subset, []).append(named)
+    return found
+
+
+def _write_librispeechmix(folder: Path, studio: Studio) -> None:
+    subsets = _write_subsets(folder / "data" / "LibriSpeech", studio)
+    for name in librispeechmix.PUBLISHED:
+        subset, _, kind = name.rpartition("-")
+        lines = [
+            json.dumps(_mixture(f"{name}/{name}-{index:04d}", [of[index] for of in subsets[subset][: int(kind[0])]]))
+            for index in range(4)
+        ]
+        _write_text(folder / "list" / f"{name}.jsonl", "\n".join(lines) + "\n")
+
+
+def _mixture(name: str, utterances: Sequence[tuple[str, Source]]) -> dict[str, object]:
+    return {
+        "id": name,
+        "mixed_wav": f"{name}.wav",
+        "wavs": [path.replace(".flac", ".wav") for path, _ in utterances],
+        "delays": [0.5 * place for place in range(len(utterances))],
+        "durations": [round(source.duration, 4) for _, source in utterances],
+        "speakers": [path.split("/")[1] for path, _ in utterances],
+        "texts": [source.text.upper() for _, source in utterances],
+    }
+
+
+WRITERS: dict[str, Callable[[Path, Studio], None]] = {
+    "aishell4": _write_aishell4,
+    "ami": _write_ami,
+    "callhome": _write_callhome,
+    "ch109": _write_ch109,
+    "dihard3": _write_dihard3,
+    "dipco": _write_dipco,
+    "fisher": _write_fisher,
+    "icsi": _write_icsi,
+    "librispeech": _write_librispeech,
+    "librispeechmix": _write_librispeechmix,
+    "sre": _write_sre,
+    "voxconverse": _write_voxconverse,
+}

@@ -1,0 +1,191 @@
+"""Recorded sessions of your own: a folder of recordings with RTTM, a manifest, or a Kaldi data directory.
+
+    data/a.wav, data/a.rttm           who speaks when; a.stm or a.json (SegLST): what is said; a.uem: what is scored
+    data/sessions.jsonl               a manifest (see formats/manifest.py), given itself as the corpus
+    data/wav.scp, utt2spk, ...        a Kaldi data directory (see formats/kaldi.py)
+
+In a folder of recordings only the names inside RTTM, STM and UEM files count: they may lie anywhere below, and one file
+may be about many sessions. A session with no RTTM has the speakers of its transcript.
+
+Folders train/, dev/ (or valid/) and test/, or manifests of such names, are the parts of the corpus. If there are none,
+the sessions are divided at random; then a speaker may be in several parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sortk.corpora.calls import find_files
+from sortk.corpora.recorded import Parts, Recorded, need_file
+from sortk.corpora.splits import share, split_speakers
+from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
+from sortk.formats.annotation import session_regions, session_segments
+from sortk.formats.files import read_lines
+from sortk.records import Region, RunJobs, Segment, Session
+
+Entry = TypeVar("Entry", Segment, Region)
+
+PART_NAMES = ("train", "dev", "valid", "test")
+
+
+def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fraction: float, seed: int) -> Parts:
+    """The parts that the owner has made or, if there are none, random ones."""
+    found = {name: place for name in PART_NAMES if (place := _find_part(corpus_dir, name))}
+    if found:
+        return {part: _read_place(place, corpus_dir, run_jobs) for part, place in found.items()}
+    sessions = _read_place(corpus_dir, corpus_dir, run_jobs)
+    n_valid, n_test = share(valid_fraction, len(sessions)), share(test_fraction, len(sessions))
+    if n_valid + n_test >= len(sessions):
+        raise ValueError(
+            f"{corpus_dir}: {len(sessions)} sessions are too few to be divided; put them into train/, dev/ and test/"
+        )
+    split_of = split_speakers({session.session_id: "" for session in sessions}, n_valid, n_test, seed)
+    parts: Parts = {}
+    for session in sessions:
+        parts.setdefault(split_of[session.session_id], []).append(session)
+    return parts
+
+
+def _find_part(corpus_dir: Path, name: str) -> Path | None:
+    places = (corpus_dir / name, corpus_dir / f"{name}.jsonl")
+    return next((place for place in places if place.exists()), None)
+
+
+def _read_place(place: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Recorded]:
+    """The sessions of a manifest, a Kaldi data directory or a folder of recordings; annotations of the latter may lie
+    anywhere in the corpus."""
+    if place.is_file():
+        return _read_manifest(place, run_jobs)
+    if (place / "wav.scp").is_file():
+        return _read_kaldi(place, run_jobs)
+    return _read_folder(place, corpus_dir, run_jobs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Manifests
+
+
+def _read_manifest(path: Path, run_jobs: RunJobs) -> list[Recorded]:
+    numbered = list(manifest.parse(read_lines(path), path))
+    manifest.check_files(numbered, path)
+    return list(run_jobs(partial(_read_line, path), [session for _, session in numbered]))
+
+
+def _read_line(path: Path, session: Session) -> Recorded:
+    if not (session.rttm_path or session.seglst_path or session.ctm_path):
+        raise ValueError(
+            f"{path}: session {session.session_id} names no RTTM, SegLST or CTM, so nobody knows who speaks"
+        )
+    spoken = replace(session, rttm_path=None)
+    speakers = replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
+    seconds = session.duration
+    if seconds is None:
+        seconds = audio.info(session.audio_path).seconds - session.offset
+    return Recorded(
+        session.session_id,
+        session.audio_path,
+        seconds,
+        segments=_without_text(session_segments(speakers)),
+        transcript=_with_text(session_segments(spoken)),
+        regions=tuple(replace(region, session_id=session.session_id) for region in session_regions(session)),
+        offset=session.offset,
+    )
+
+
+def _with_text(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    return tuple(segment for segment in segments if segment.text)
+
+
+def _without_text(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    return tuple(replace(segment, text="") for segment in segments)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kaldi data directories and folders of recordings
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A recording, and all that is known of it."""
+
+    session_id: str
+    audio_path: Path
+    segments: list[Segment] = field(default_factory=list)  # who speaks when
+    transcript: list[Segment] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+
+
+def _read_recording(found: Annotated) -> Recorded:
+    return Recorded(
+        found.session_id,
+        found.audio_path,
+        audio.info(found.audio_path).seconds,
+        segments=_without_text(found.segments or found.transcript),
+        transcript=_with_text(found.transcript),
+        regions=tuple(found.regions),
+    )
+
+
+def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[Recorded]:
+    data = kaldi.read(folder)
+    recordings = {
+        name: Annotated(name, need_file(path, f"named by {folder / 'wav.scp'}"))
+        for name, path in data.recordings.items()
+    }
+    for segment in data.segments:
+        recordings[segment.session_id].transcript.append(segment)
+    return list(run_jobs(_read_recording, list(recordings.values())))
+
+
+def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Recorded]:
+    recordings = {path.stem: Annotated(path.stem, path) for path in _find_recordings(folder)}
+    files = find_files(corpus_dir)
+    known = {path.stem for path in files if path.suffix.lower() in audio.SUFFIXES}
+    for path in files:
+        if path.suffix == ".rttm":
+            _hand_out(rttm.read(path), path, recordings, known, lambda found: found.segments)
+        elif path.suffix == ".stm":
+            _hand_out(stm.read(path), path, recordings, known, lambda found: found.transcript)
+        elif path.suffix == ".json" and path.stem in known:  # other JSON may be anything
+            _hand_out(seglst.read(path), path, recordings, known, lambda found: found.transcript)
+        elif path.suffix == ".uem":
+            _hand_out(uem.read(path), path, recordings, known, lambda found: found.regions)
+    for name, found in recordings.items():
+        if not found.segments and not found.transcript:
+            raise FileNotFoundError(
+                f"{found.audio_path}: nobody knows who speaks in it: no RTTM, STM or SegLST here names {name}"
+            )
+    return list(run_jobs(_read_recording, list(recordings.values())))
+
+
+def _find_recordings(folder: Path) -> list[Path]:
+    paths = [path for path in find_files(folder) if path.suffix.lower() in audio.SUFFIXES]
+    if not paths:
+        raise FileNotFoundError(f"{folder}: no recording (*.wav, *.flac, ...) here or below, and no wav.scp")
+    by_name: dict[str, Path] = {}
+    for path in paths:
+        if other := by_name.get(path.stem):
+            raise ValueError(f"{path} and {other} are both session {path.stem}; rename one of them")
+        by_name[path.stem] = path
+    return paths
+
+
+def _hand_out(
+    entries: Sequence[Entry],
+    path: Path,
+    recordings: dict[str, Annotated],
+    known: set[str],
+    place: Callable[[Annotated], list[Entry]],
+) -> None:
+    """Puts the lines of a file to the recordings that they are about, which may be in another part."""
+    for entry in entries:
+        if entry.session_id in recordings:
+            place(recordings[entry.session_id]).append(entry)
+        elif entry.session_id not in known:
+            raise FileNotFoundError(
+                f"{path}: is about session {entry.session_id}, but there is no recording of that name"
+            )

@@ -1,0 +1,137 @@
+"""Data of one's own, as a new user would lay it out: a folder, a manifest, a Kaldi data directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from miniatures import write_audio, write_text
+
+from sortk.cli import main
+from sortk.corpora.own_sessions import read
+from sortk.corpora.recorded import Recorded
+from sortk.records import Region, Segment
+
+RTTM = "SPEAKER {0} 1 0.50 1.00 <NA> <NA> ann <NA> <NA>\nSPEAKER {0} 1 1.25 1.50 <NA> <NA> bob <NA> <NA>\n"
+TURNS = ((0.5, 1.5, "ann"), (1.25, 2.75, "bob"))
+
+
+def segments(name: str) -> tuple[Segment, ...]:
+    return tuple(Segment(name, speaker, start, end) for start, end, speaker in TURNS)
+
+
+def read_all(folder: Path, valid: float = 0.1, test: float = 0.1) -> dict[str, list[Recorded]]:
+    return read(folder, map, valid, test, 0)
+
+
+def test_recordings_with_rttm_are_divided(tmp_path: Path) -> None:
+    for number in range(10):
+        write_audio(tmp_path / f"call{number}.wav", 3.0)
+        write_text(tmp_path / f"call{number}.rttm", RTTM.format(f"call{number}"))
+    parts = read_all(tmp_path, valid=0.2)
+    assert {part: len(sessions) for part, sessions in parts.items()} == {"train": 7, "valid": 2, "test": 1}
+    assert parts == read_all(tmp_path, valid=0.2) != read(tmp_path, map, 0.2, 0.1, 1)
+    session = parts["test"][0]
+    name = session.session_id
+    assert session == Recorded(name, tmp_path / f"{name}.wav", 3.0, segments(name))
+
+
+def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
+    for part, name in (("train", "a"), ("dev", "b"), ("test", "c")):
+        write_audio(tmp_path / part / f"{name}.flac", 3.0)
+    write_text(tmp_path / "ref" / "all.rttm", RTTM.format("a") + RTTM.format("b"))
+    write_text(tmp_path / "ref" / "words.stm", "b 1 ann 0.50 1.50 so here we go\nc 1 bob 1.00 2.00 yes\n")
+    entry = {"session_id": "a", "speaker": "ann", "start_time": 0.5, "end_time": 1.5, "words": "hello"}
+    write_text(tmp_path / "a.json", json.dumps([entry]))
+    write_text(tmp_path / "settings.json", "{}")  # none of ours
+    write_text(tmp_path / "ref" / "all.uem", "a 1 0.0 2.0\n")
+    assert read_all(tmp_path) == {
+        "train": [
+            Recorded(
+                "a",
+                tmp_path / "train" / "a.flac",
+                3.0,
+                segments("a"),
+                (Segment("a", "ann", 0.5, 1.5, "hello"),),
+                (Region("a", 0.0, 2.0),),
+            )
+        ],
+        "dev": [
+            Recorded(
+                "b", tmp_path / "dev" / "b.flac", 3.0, segments("b"), (Segment("b", "ann", 0.5, 1.5, "so here we go"),)
+            )
+        ],
+        "test": [
+            Recorded(
+                "c",
+                tmp_path / "test" / "c.flac",
+                3.0,
+                (Segment("c", "bob", 1.0, 2.0),),  # the transcript tells who speaks
+                (Segment("c", "bob", 1.0, 2.0, "yes"),),
+            )
+        ],
+    }
+
+
+def test_a_manifest_with_windows(tmp_path: Path) -> None:
+    write_audio(tmp_path / "long.wav", 3.0)
+    write_text(tmp_path / "long.rttm", RTTM.format("long"))
+    line = {"audio_filepath": "long.wav", "rttm_filepath": "long.rttm"}
+    lines = [line | {"session_id": "w1", "offset": 0.0, "duration": 1.0}, line | {"session_id": "w2", "offset": 1.0}]
+    for part in ("train", "valid"):
+        write_text(tmp_path / f"{part}.jsonl", "".join(json.dumps(each) + "\n" for each in lines))
+    first, second = read_all(tmp_path)["valid"]
+    assert first == Recorded("w1", tmp_path / "long.wav", 1.0, (Segment("w1", "ann", 0.5, 1.0),))
+    assert (second.duration, second.offset) == (2.0, 1.0)
+    assert second.segments == (Segment("w2", "ann", 1.0, 1.5), Segment("w2", "bob", 1.25, 2.75))
+    with pytest.raises(ValueError, match="2 sessions are too few to be divided"):
+        read(tmp_path / "train.jsonl", map, 0.5, 0.5, 0)
+
+
+def test_a_kaldi_directory(tmp_path: Path) -> None:
+    write_audio(tmp_path / "wavs" / "a.wav", 3.0)
+    for part in ("train", "dev", "test"):
+        folder = tmp_path / "data" / part
+        write_text(folder / "wav.scp", f"a ../../wavs/a.wav\nb-{part} ../../wavs/a.wav\n")
+        write_text(folder / "segments", f"ann-1 a 0.5 1.5\nbob-1 b-{part} 1.25 2.75\n")
+        write_text(folder / "utt2spk", "ann-1 ann\nbob-1 bob\n")
+        write_text(folder / "text", "ann-1 good morning\nbob-1 hi\n")
+    first, second = read_all(tmp_path / "data")["dev"]
+    assert first.segments == (Segment("a", "ann", 0.5, 1.5),)
+    assert first.transcript == (Segment("a", "ann", 0.5, 1.5, "good morning"),)
+    assert (second.session_id, second.segments[0].speaker, second.duration) == ("b-dev", "bob", 3.0)
+
+
+def test_what_is_wrong_is_one_sentence_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no recording \(\*\.wav, \*\.flac, \.\.\.\) here or below"):
+        read_all(tmp_path)
+    write_audio(tmp_path / "a.wav", 1.0)
+    with pytest.raises(FileNotFoundError, match=r"a\.wav: nobody knows who speaks in it: .* names a"):
+        read_all(tmp_path)
+    write_text(tmp_path / "a.rttm", RTTM.format("a") + RTTM.format("other"))
+    with pytest.raises(FileNotFoundError, match=r"a\.rttm: is about session other, but there is no recording"):
+        read_all(tmp_path)
+    write_audio(tmp_path / "more" / "a.wav", 1.0)
+    with pytest.raises(ValueError, match=r"a\.wav and .*a\.wav are both session a; rename one"):
+        read_all(tmp_path)
+    write_text(tmp_path / "m.jsonl", '{"audio_filepath": "a.wav"}\n')
+    with pytest.raises(ValueError, match=r"m\.jsonl: session a names no RTTM, SegLST or CTM"):
+        read_all(tmp_path / "m.jsonl")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    for number in range(4):
+        write_audio(tmp_path / "in" / f"{number}.wav", 3.0)
+        write_text(tmp_path / "in" / f"{number}.rttm", RTTM.format(number))
+    command = ["prepare", "sessions", "--corpus-dir", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
+        *(f"{name}.jsonl" for name in ("train", "valid", "test", "sources"))
+    }
+    assert "skipped" in CliRunner().invoke(main, command).stderr
+    write_text(tmp_path / "in" / "0.rttm", RTTM.format(0) + RTTM.format(0).replace("ann", "carl"))
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1 and "changed" in result.stderr
