@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
@@ -51,30 +52,54 @@ def choose_cluster(
 def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
     """`build(work)`; of several processes that torchrun has started, one does so and the others join its work.
 
-    `build` makes a folder by calling the work on it, or finds that there is nothing to do.
+    `build` makes a folder by calling the work on it, or finds that there is nothing to do. A training whose job is
+    about to run out of time is queued again.
     """
-    if not in_company():
-        return build(work)
-    from sortk.training.processes import join_processes, tell_all  # noqa: PLC0415 - torch, only if needed
+    from sortk.training.loop import TrainingStopped  # noqa: PLC0415 - torch, only if needed
+    from sortk.training.processes import join_processes, wait_for_all  # noqa: PLC0415
 
     with join_processes() as processes:
-        if not processes.leads:
-            logging.getLogger("sortk").setLevel(logging.WARNING)
-            folder: Path | None = tell_all(None)
-            if folder is not None:
-                work(folder)
-            return folder is not None
-        told: list[Path] = []
-
-        def lead(folder: Path) -> None:
-            told.append(tell_all(folder))
-            work(folder)
-
         try:
-            return build(lead)
-        finally:
-            if not told:  # nothing to do, or refused
-                tell_all(None)
+            if processes.n == 1:
+                return build(work)
+            return _lead(build, work) if processes.leads else _follow(work)
+        except TrainingStopped as stopped:
+            if stopped.is_to_go_on and processes.leads:
+                requeue_this_job()
+            wait_for_all()  # torchrun ends them all when one has ended
+            raise
+
+
+def _lead(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
+    from sortk.training.processes import tell_all  # noqa: PLC0415
+
+    told: list[Path] = []
+
+    def lead(folder: Path) -> None:
+        told.append(tell_all(folder))
+        work(folder)
+
+    try:
+        return build(lead)
+    finally:
+        if not told:  # nothing to do, or refused
+            tell_all(None)
+
+
+def _follow(work: Callable[[Path], None]) -> bool:
+    from sortk.training.processes import tell_all  # noqa: PLC0415
+
+    logging.getLogger("sortk").setLevel(logging.WARNING)
+    folder: Path | None = tell_all(None)
+    if folder is not None:
+        work(folder)
+    return folder is not None
+
+
+def requeue_this_job() -> None:
+    """The Slurm job that this process is a part of starts again once its processes have ended."""
+    if job_id := os.environ.get("SLURM_JOB_ID"):
+        subprocess.run(["scontrol", "requeue", job_id], check=True)
 
 
 def in_company() -> bool:

@@ -162,12 +162,6 @@ def cancel(job_ids: Collection[str]) -> None:
             _call("scancel", *sorted(job_ids))
 
 
-def requeue_this_job() -> None:
-    """The job that this process is a part of starts again once all its processes have ended; none if it is in none."""
-    if job_id := os.environ.get("SLURM_JOB_ID"):
-        _call("scontrol", "requeue", job_id)
-
-
 def was_requeued() -> bool:
     """Whether this process belongs to a job that Slurm has started before."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0

@@ -32,7 +32,7 @@ from sortk.training.batches import Batch, BatchLoader
 from sortk.training.checkpoint import Checkpoints, Progress
 from sortk.training.muon import Muon
 from sortk.training.options import LoopOptions
-from sortk.training.processes import Processes, current_processes, sum_numbers
+from sortk.training.processes import Processes, current_processes, sum_numbers, wait_for_all
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,10 @@ class Task(Protocol):
 
 class TrainingStopped(KeyboardInterrupt):
     """Somebody asked the run to stop; its checkpoint is written."""
+
+    def __init__(self, step: int, is_to_go_on: bool) -> None:
+        super().__init__(f"stopped by a signal at step {step}; run the same command again to go on")
+        self.is_to_go_on = is_to_go_on  # in a new job
 
 
 def train(
@@ -118,9 +122,8 @@ def train(
                 progress.scaler = run.scaler.state_dict()
                 checkpoints.save(progress, task, run.optimizer)
             if stop.requested and progress.step < n_steps:
-                raise TrainingStopped(
-                    f"stopped by a signal at step {progress.step}; run the same command again to go on"
-                )
+                wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be whole
+                raise TrainingStopped(progress.step, stop.is_to_go_on)
     return progress
 
 
@@ -158,9 +161,8 @@ class _Run:
         for part in self.frozen:
             part.eval()  # its statistics stay, too
         self.optimizer.zero_grad(set_to_none=True)
-        numbers = self._accumulate(batches) | {"stop": float(stop.requested)}
-        numbers = sum_numbers(numbers, self.device)
-        stop.requested = numbers.pop("stop") > 0
+        numbers = self._accumulate(batches)
+        numbers = stop.agree(sum_numbers(numbers | stop.as_numbers(), self.device))
         if not math.isfinite(numbers["loss"]):
             names = ", ".join(name for batch in batches for name in batch.names)
             raise ValueError(f"the loss is {numbers['loss']} at step {progress.step + 1}, of {names}")
@@ -338,16 +340,34 @@ def _is_kept(line: str, phase: str, from_step: int) -> bool:
 
 @dataclass
 class _Stop:
-    requested: bool = False
+    """A signal may reach one process only, at any time; all stop after the same step."""
+
+    got_signal: bool = False  # this process
+    got_notice: bool = False  # it was SIGUSR1
+    requested: bool = False  # all processes agree
+    is_to_go_on: bool = False  # in a new job
+
+    def as_numbers(self) -> dict[str, float]:
+        return {"stop": float(self.got_signal), "go_on": float(self.got_notice)}
+
+    def agree(self, sums: dict[str, float]) -> dict[str, float]:
+        """What came of `as_numbers` in all processes; the other numbers."""
+        self.requested, self.is_to_go_on = sums["stop"] > 0, sums["go_on"] > 0
+        return {name: value for name, value in sums.items() if name not in ("stop", "go_on")}
 
 
 @contextlib.contextmanager
 def _stop_on_signal() -> Iterator[_Stop]:
-    """SIGTERM and SIGUSR1 end the run after the present step, with a checkpoint."""
+    """SIGTERM and SIGUSR1 end the run after the present step, with a checkpoint.
+
+    SIGUSR1 is Slurm's notice that the job's time is nearly over, so it wants to be queued again. SIGTERM is left to
+    whom it comes from: Slurm requeues by itself what it preempts, and what is cancelled shall not come back.
+    """
     stop = _Stop()
 
-    def request(*about: object) -> None:
-        stop.requested = True
+    def request(number: int, frame: object) -> None:
+        stop.got_signal = True
+        stop.got_notice = stop.got_notice or number == signal.SIGUSR1
 
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:

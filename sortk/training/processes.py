@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 
 @dataclass(frozen=True)
@@ -32,18 +34,48 @@ class Processes:
 
 @contextlib.contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Meets the others that torchrun has started; a process on its own if it was started otherwise."""
+    """Meets the others that torchrun has started; a process on its own if it was started otherwise.
+
+    If one fails, all end, and only the first one that failed says why.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
         return
     processes = Processes(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
     if torch.cuda.is_available():
         torch.cuda.set_device(processes.local_rank)
-    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    store, rank, n = next(rendezvous("env://"))
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, store=PrefixStore("sortk", store), rank=rank, world_size=n)
     try:
         yield processes
-    finally:
-        distributed.destroy_process_group()
+    except (Exception, KeyboardInterrupt) as error:
+        # The group is left as it is: taking it down would wait for processes that may be gone.
+        if not _is_first(store, rank):
+            raise SystemExit(1) from None
+        if _is_lost_connection(error):
+            raise OSError(
+                f"process {rank} of {n} has lost the others: one of them was killed, or its machine is out of reach; "
+                "run the same command again to go on from the last checkpoint"
+            ) from error
+        raise
+    distributed.destroy_process_group()
+
+
+def _is_first(store: Store, rank: int) -> bool:
+    """Whether no other process has failed before; the store outlives them, for it is torchrun's."""
+    try:
+        return bool(store.compare_set("sortk-failed", "", str(rank)) == str(rank).encode())
+    except RuntimeError:  # the store is gone, and with it who could have told
+        return True
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Gloo's errors have no type of their own."""
+    signs = ("gloo", "Connection closed by peer", "Connection reset by peer")
+    return isinstance(error, distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    )
 
 
 def current_processes() -> Processes:
