@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,16 +55,22 @@ def _prepare(options: PrepareOptions, out: Path, seed: int, run_jobs: RunJobs) -
 
 def simulate(run: StageRun) -> None:
     """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each. The same of
-    the mixtures that stage 0 lists. With neither, nothing."""
+    random mixtures, and of the mixtures that stage 0 lists. With none of them, nothing."""
     from sortk.formats import sources
-    from sortk.prepare.librispeechmix import mix_lists
+    from sortk.prepare.librispeechmix import mix_at_random, mix_lists
     from sortk.prepare.simulate import simulate_splits
 
     prepared, options = run.inputs["prepare"], run.recipe.simulate
     utterances, lists = sources.read(prepared / "sources.jsonl"), sorted((prepared / "mixtures").glob("*.jsonl"))
-    if twice := [path.stem for path in lists if options.hours.get(path.stem)]:
-        raise ValueError(f"set {twice[0]} is to be simulated (simulate.hours) and to be mixed as listed; choose one")
+    simulated, listed = [name for name in options.hours if options.hours[name]], [path.stem for path in lists]
+    for name, n_ways in Counter([*simulated, *options.mixtures, *listed]).items():
+        if n_ways > 1:
+            raise ValueError(
+                f"set {name} is to be made in two ways; choose one of simulate.hours, simulate.mixtures and the "
+                "corpus's own list of mixtures"
+            )
     summaries = simulate_splits(utterances, options, run.recipe.seed, run.out, run.run_jobs)
+    summaries |= mix_at_random(utterances, options.mixtures, run.recipe.seed, run.out, run.run_jobs)
     summaries |= mix_lists(lists, run.out, run.run_jobs)
     write_json(run.out / "summary.json", {name: summary.to_json() for name, summary in summaries.items()})
 
@@ -231,7 +238,8 @@ def _score_asr(run: StageRun) -> list[WerResult]:
     from sortk.scoring.wer import WerOptions
 
     transcriber = load_transcriber(run.inputs["train-asr"] / "model", run.inputs["train-diar"] / "model")
-    options, system = WerOptions(normalizer=run.recipe.score.normalizer), run.recipe.train_asr.describe()
+    scored, system = run.recipe.score, run.recipe.train_asr.describe()
+    options = WerOptions(scored.normalizer, style="librispeechmix" if scored.mixtures else "sorted")
     return [
         result
         for name in run.recipe.score.sets

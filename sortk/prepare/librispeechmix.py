@@ -6,7 +6,7 @@ The evaluation mixtures follow the official lists to the sample; the training ki
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -53,6 +53,18 @@ def mix_lists(lists: Iterable[Path], out: Path, run_jobs: RunJobs) -> dict[str, 
         mixer = ListedMixtures(mixlist.read(path), path.parent)
         summaries[path.stem] = write_set(mixer, len(mixer.mixtures), out / path.name, run_jobs)
         log.info("%s: %s", path.name, summaries[path.stem])
+    return summaries
+
+
+def mix_at_random(
+    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path, run_jobs: RunJobs
+) -> dict[str, SetSummary]:
+    """So many mixtures of the speakers of each split, as a set of its name."""
+    summaries = {}
+    for split, count in counts.items():
+        mixer = RandomMixtures([source for source in sources if source.split == split], seed, split)
+        summaries[split] = write_set(mixer, count, out / f"{split}.jsonl", run_jobs)
+        log.info("%s.jsonl: %s", split, summaries[split])
     return summaries
 
 

@@ -30,7 +30,7 @@ from sortk.prepare.render import (
     find_clips,
     render,
 )
-from sortk.records import RunJobs, Source
+from sortk.records import LATER, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have th
 class SimulateOptions:
     """Settings of simulated conversations; the defaults are the paper's."""
 
-    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split; 0 leaves it out
+    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split; 0: only on the fly
     min_speakers: int = 2  # in a session, uniformly up to ...
     max_speakers: int = 4
     overlap: float = 0.12  # time with two speakers / time with at least one, mean over sessions
@@ -61,8 +61,11 @@ class SimulateOptions:
     max_snr_db: float = 20.0
     rir_dir: str = ""  # a folder with room impulse responses; none by default
     sample_rate: int = 16000
+    # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
+    mixtures: dict[str, int] = field(default_factory=dict, metadata=LATER)
 
     def __post_init__(self) -> None:
+        _require(all(count > 0 for count in self.mixtures.values()), "mixtures must be numbers from 1 on")
         for hours in self.hours.values():
             _require(0 <= hours <= MAX_HOURS, f"hours must be from 0 (none) to {MAX_HOURS:g}, not {hours:g}")
         _require(
@@ -298,8 +301,9 @@ def _find_speech(sample_rate: int, job: tuple[Sequence[Source], Path]) -> Speake
 def simulate_splits(
     sources: Iterable[Source], options: SimulateOptions, seed: int, out: Path, run_jobs: RunJobs
 ) -> dict[str, SetSummary]:
-    """One set for each split that `options.hours` names, from the speakers of that split only."""
-    sources = [source for source in sources if options.hours.get(source.split)]
+    """One set for each split that `options.hours` names, from the speakers of that split only. Of a split with 0 hours
+    only the speech is found, for conversations on the fly."""
+    sources = [source for source in sources if source.split in options.hours]
     split_of: dict[str, str] = {}
     for source in sources:
         if split_of.setdefault(source.speaker, source.split) != source.split:

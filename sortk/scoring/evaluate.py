@@ -17,7 +17,7 @@ from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
 from sortk.scoring.tune import make_tune_set
-from sortk.scoring.wer import WerOptions, score_words
+from sortk.scoring.wer import Metric, WerOptions, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def evaluate_asr(
     options: WerOptions,
     folder: Path,
 ) -> list[WerResult]:
-    """WER and cpWER of samples that have an SST as their text; what was heard goes to folder/<sample>.json (SegLST) and
-    folder/sst.jsonl."""
+    """WER and cpWER of samples that have an SST as their text, or LibriSpeechMix's WER alone; what was heard goes to
+    folder/<sample>.json (SegLST) and folder/sst.jsonl."""
     references, hypotheses = {sample.session_id: sample.text or "" for sample in samples}, {}
     for sample, text, words in transcriber.transcribe_samples(samples):
         hypotheses[sample.session_id] = text
@@ -86,7 +86,8 @@ def evaluate_asr(
     with atomic_text(folder / "sst.jsonl") as file:
         file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in hypotheses.items())
     sides = Transcripts.of_sst(references), Transcripts.of_sst(hypotheses)
-    reports = [score_words(*sides, metric, options) for metric in ("wer", "cpwer")]
+    metrics: tuple[Metric, ...] = ("wer", "cpwer") if options.style == "sorted" else ("wer",)
+    reports = [score_words(*sides, metric, options) for metric in metrics]
     for report in reports:
         log.info("%s, %s: %s %.2f %%", test_set, system, report.metric, 100 * report.overall.rate)
     return [WerResult(system, test_set, report) for report in reports]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sortk.records import LATER
 from sortk.scoring.normalizers import NormalizerName
 
 
@@ -15,6 +16,8 @@ class ScoreOptions:
     collar: float = 0.25  # seconds on each side of a reference boundary that are not scored
     skip_overlap: bool = False
     normalizer: NormalizerName = "lower"  # of words, on both sides
+    # Word errors as LibriSpeechMix counts them (Table 3 of the paper), in place of WER and cpWER (Table 2).
+    mixtures: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if not self.sets:

@@ -99,7 +99,7 @@ def test_a_set_cannot_be_simulated_and_mixed(checkout: Path, tmp_path: Path) -> 
     sets = 'train = "train", dev-clean-1mix = "train"'
     write_text(tmp_path / "recipe.toml", RECIPE.format(folder=checkout, sets=sets, hours="train = 0.1"))
     result = sortk("run", "--recipe", tmp_path, "--exp", tmp_path / "exp", "--stop-stage", 1)
-    assert result.exit_code == 1 and "set train is to be simulated (simulate.hours) and to be mixed" in result.stderr
+    assert result.exit_code == 1 and "set train is to be made in two ways" in result.stderr
 
 
 def test_by_default_every_list_is_a_set(checkout: Path, tmp_path: Path) -> None:

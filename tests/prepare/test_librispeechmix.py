@@ -9,8 +9,9 @@ import pytest
 import soundfile
 
 from sortk.formats import audio, manifest, mixlist, rttm
+from sortk.formats.annotation import session_segments
 from sortk.formats.files import FormatError
-from sortk.prepare.librispeechmix import ListedMixtures, RandomMixtures
+from sortk.prepare.librispeechmix import ListedMixtures, RandomMixtures, mix_at_random
 from sortk.prepare.mixtures import write_set
 from sortk.records import Source
 
@@ -97,3 +98,21 @@ def test_a_broken_list_names_its_line(tmp_path: Path, line: str, reason: str) ->
     path.write_text("\n" + line + "\n", encoding="utf-8")
     with pytest.raises(FormatError, match=f"list.jsonl, line 2: .*{reason}"):
         mixlist.read(path)
+
+
+def test_random_mixtures_become_the_set_of_their_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sources = []
+    for number, split in enumerate(["train", "train", "train", "valid"]):
+        path = tmp_path / f"{number}.flac"
+        audio.write_flac(path, rng.normal(0, 0.1, 16_000).astype(np.float32))
+        sources.append(Source(f"u{number}", path, 0.0, 1.0, f"s{number}", "some words", split=split))
+    summaries = mix_at_random(sources, {"train": 12}, 0, tmp_path / "out", map)
+    sessions = manifest.read(tmp_path / "out" / "train.jsonl")
+    assert [session.session_id for session in sessions[:2]] == ["train-0000000", "train-0000001"]
+    assert {session.num_speakers for session in sessions} == {1, 2, 3} and len(sessions) == 12
+    assert summaries["train"].to_json()["sessions"] == 12
+    speakers = {segment.speaker for session in sessions for segment in session_segments(session)}
+    assert speakers == {"s0", "s1", "s2"}
+    with pytest.raises(ValueError, match="mixtures of 3 need as many speakers; the sources have 1"):
+        mix_at_random(sources, {"valid": 1}, 0, tmp_path / "none", map)
