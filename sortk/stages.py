@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -30,6 +31,7 @@ from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Segment, Session
+from sortk.slurm import SlurmArrays
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
@@ -182,7 +184,15 @@ def tune(run: StageRun) -> None:
     from sortk.formats.files import atomic_text
     from sortk.report.study import draw_study
     from sortk.scoring.evaluate import choose_sessions
-    from sortk.scoring.tune import Term, check_not_scored, hear_sessions, read_tune_set, tune, write_tuned
+    from sortk.scoring.tune import (
+        Term,
+        check_not_scored,
+        hear_sessions,
+        read_tune_set,
+        tune,
+        tune_together,
+        write_tuned,
+    )
 
     options, scored = run.recipe.tune, run.recipe.score
     if not options.objective:
@@ -191,8 +201,12 @@ def tune(run: StageRun) -> None:
     sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
     if not options.even_if_scored:
         check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
-    hear_sessions(run.inputs["train-diar"] / "model", sessions, run.out / "probs")
-    tuned = tune(read_tune_set(sessions, run.out / "probs"), options, run.recipe.seed, run.out / "study.log")
+    probs, study = run.out / "probs", run.out / "study.log"
+    hear_sessions(run.inputs["train-diar"] / "model", sessions, probs, run_jobs=run.run_jobs)
+    if isinstance(run.run_jobs, SlurmArrays):  # not in local processes: what they find depends on who is faster
+        worker = partial(tune_together, sessions, probs, options, run.recipe.seed, study)
+        list(run.run_jobs(worker, range(run.run_jobs.n_jobs)))
+    tuned = tune(read_tune_set(sessions, probs), options, run.recipe.seed, study)
     write_tuned(run.out / "postprocess.toml", tuned, options, run.recipe.seed)
     with atomic_text(run.out / "study.svg") as file:
         file.write(draw_study(tuned.history, tuned.importance, f"{run.recipe.name}: search for postprocessing"))
@@ -202,7 +216,7 @@ def tune(run: StageRun) -> None:
 def score(run: StageRun) -> None:
     """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md."""
     from sortk.formats.files import atomic_text
-    from sortk.inference.diarize import load
+    from sortk.inference.pools import PooledDiarizer
     from sortk.inference.postprocess import Postprocess, read_postprocess
     from sortk.scoring.der_counts import DerOptions
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
@@ -211,7 +225,7 @@ def score(run: StageRun) -> None:
     recipe, options = run.recipe, run.recipe.score
     sets = choose_sessions(_sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)
     postprocessing = {"none": Postprocess(), "tuned": read_postprocess(run.inputs["tune"] / "postprocess.toml")}
-    diarizer, system = load(run.inputs["train-diar"] / "model"), recipe.train_diar.describe()
+    diarizer, system = PooledDiarizer(run.inputs["train-diar"] / "model", run.run_jobs), recipe.train_diar.describe()
     der_options = DerOptions(options.collar, options.skip_overlap)
     der = [
         result
@@ -233,11 +247,12 @@ def score(run: StageRun) -> None:
 
 def _score_asr(run: StageRun) -> list[WerResult]:
     from sortk.formats import manifest
-    from sortk.inference.transcribe import load_transcriber
+    from sortk.inference.pools import PooledTranscriber
     from sortk.scoring.evaluate import evaluate_asr
     from sortk.scoring.wer import WerOptions
 
-    transcriber = load_transcriber(run.inputs["train-asr"] / "model", run.inputs["train-diar"] / "model")
+    models = run.inputs["train-asr"] / "model", run.inputs["train-diar"] / "model"
+    transcriber = PooledTranscriber(*models, run.run_jobs)
     scored, system = run.recipe.score, run.recipe.train_asr.describe()
     options = WerOptions(scored.normalizer, style="librispeechmix" if scored.mixtures else "sorted")
     return [

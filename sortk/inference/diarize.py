@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -326,7 +326,14 @@ def _sessions_of(path: Path) -> list[Session]:
     return [name_session(file) for file in files_in(path, *suffixes)]
 
 
-def write_posteriors(diarizer: Diarizer, sessions: Sequence[Session], folder: Path) -> None:
+class Hears(Protocol):
+    """A `Diarizer`, or several."""
+
+    def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+        """The posteriors of each session, in order."""
+
+
+def write_posteriors(diarizer: Hears, sessions: Sequence[Session], folder: Path) -> None:
     """FOLDER/<session>.npy of each session that has none yet."""
     missing = [s for s in sessions if not posteriors_path(folder, s).is_file()]
     for session, probs in diarizer.hear(missing):

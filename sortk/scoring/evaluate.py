@@ -21,8 +21,7 @@ from sortk.scoring.wer import Metric, WerOptions, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 
 if TYPE_CHECKING:
-    from sortk.inference.diarize import Diarizer
-    from sortk.inference.transcribe import Transcriber
+    from sortk.inference.pools import PooledDiarizer, PooledTranscriber
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def choose_sessions(sets: Mapping[str, Sequence[Session]], names: Iterable[str])
 
 
 def evaluate_diarizer(
-    diarizer: Diarizer,
+    diarizer: PooledDiarizer,
     system: str,
     test_set: str,
     sessions: Sequence[Session],
@@ -70,7 +69,7 @@ def _in_file(segment: Segment, session: Session) -> Segment:
 
 
 def evaluate_asr(
-    transcriber: Transcriber,
+    transcriber: PooledTranscriber,
     system: str,
     test_set: str,
     samples: Sequence[Session],

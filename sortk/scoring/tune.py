@@ -36,7 +36,7 @@ from sortk.inference.postprocess import (
     write_postprocess,
 )
 from sortk.prepare.posteriors import find_posteriors, read_posteriors
-from sortk.records import Region, Segment, Session
+from sortk.records import Region, RunJobs, Segment, Session
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.intervals import Reference, prepare_reference
 from sortk.scoring.sessions import name_sessions
@@ -266,12 +266,22 @@ def tune_file(data: TuneSet, options: TuneOptions, seed: int, out: Path) -> Tune
     return tuned
 
 
-def hear_sessions(model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None) -> None:
+def hear_sessions(
+    model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None, run_jobs: RunJobs = map
+) -> None:
     """Posteriors of a diarizer as <session>.npy, of those sessions whose file is not there yet."""
-    from sortk.inference.diarize import load, posteriors_path, write_posteriors  # noqa: PLC0415 - torch
+    from sortk.inference.diarize import write_posteriors  # noqa: PLC0415 - torch
+    from sortk.inference.pools import PooledDiarizer  # noqa: PLC0415
 
-    if not all(posteriors_path(folder, session).is_file() for session in sessions):
-        write_posteriors(load(model, device=device), sessions, folder)
+    write_posteriors(PooledDiarizer(model, run_jobs, device), sessions, folder)
+
+
+def tune_together(
+    sessions: Sequence[Session], probs_dir: Path, options: TuneOptions, seed: int, study_path: Path, worker: int
+) -> None:
+    """What each of several workers does: it runs trials of one study until that has enough of them."""
+    log.info("worker %d of the study %s", worker, study_path)
+    tune(read_tune_set(sessions, probs_dir), options, seed, study_path)
 
 
 def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:

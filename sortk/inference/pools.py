@@ -1,0 +1,76 @@
+"""Models on many sessions, here or in other processes: a job is a pool of sessions, and loads the model once.
+
+Sessions of a pool are padded together, so results depend on the pools but not on where each is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from sortk.inference.diarize import POOL, Diarizer, Posteriors, load
+from sortk.inference.transcribe import Transcriber, load_transcriber
+from sortk.records import RunJobs, Segment, Session
+
+
+@dataclass(frozen=True)
+class PooledDiarizer:
+    """Hears as `Diarizer` does."""
+
+    model: Path
+    run_jobs: RunJobs
+    device: str | None = None
+
+    def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+        """The posteriors of each session, in order."""
+        for heard in self.run_jobs(partial(hear_pool, self.model, self.device), _split(sessions)):
+            yield from heard
+
+
+@dataclass(frozen=True)
+class PooledTranscriber:
+    """Transcribes samples as `Transcriber` does."""
+
+    model: Path
+    diarizer: Path
+    run_jobs: RunJobs
+
+    def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
+        """The SST and the words of each sample."""
+        for written in self.run_jobs(partial(transcribe_pool, self.model, self.diarizer), _split(samples)):
+            yield from written
+
+
+def hear_pool(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
+    """What a job of `PooledDiarizer` does."""
+    return list(_load_diarizer(model, device, _version(model)).hear(sessions))
+
+
+def transcribe_pool(
+    model: Path, diarizer: Path, samples: Sequence[Session]
+) -> list[tuple[Session, str, list[Segment]]]:
+    """What a job of `PooledTranscriber` does."""
+    transcriber = _load_transcriber(model, diarizer, (_version(model), _version(diarizer)))
+    return list(transcriber.transcribe_samples(samples))
+
+
+def _split(sessions: Sequence[Session]) -> list[Sequence[Session]]:
+    return [sessions[first : first + POOL] for first in range(0, len(sessions), POOL)]
+
+
+def _version(model: Path) -> int:
+    """Another one if the model was trained again meanwhile; a missing one is for the loader to complain about."""
+    weights = model / "model.safetensors" if model.is_dir() else model
+    return weights.stat().st_mtime_ns if weights.exists() else 0
+
+
+@lru_cache(maxsize=1)
+def _load_diarizer(model: Path, device: str | None, version: int) -> Diarizer:
+    return load(model, device=device)
+
+
+@lru_cache(maxsize=1)
+def _load_transcriber(model: Path, diarizer: Path, versions: tuple[int, int]) -> Transcriber:
+    return load_transcriber(model, diarizer)
