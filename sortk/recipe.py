@@ -34,6 +34,7 @@ from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.scoring.score_options import ScoreOptions
+from sortk.scoring.table_options import TableOptions
 from sortk.scoring.tune import TuneOptions
 from sortk.slurm import ClusterOptions
 from sortk.training.asr_options import TrainAsrOptions
@@ -60,6 +61,7 @@ class Recipe:
     train_asr: TrainAsrOptions = field(default_factory=TrainAsrOptions)
     tune: TuneOptions = field(default_factory=TuneOptions)
     score: ScoreOptions = field(default_factory=ScoreOptions)
+    tables: TableOptions = field(default_factory=TableOptions)  # what `sortk tables` measures
     cluster: ClusterOptions = field(default_factory=ClusterOptions)  # where jobs run changes no result
 
 
