@@ -1,4 +1,4 @@
-"""Which rows of the paper's tables a recipe has. Nothing heavy is imported here, so that a recipe can be read quickly."""
+"""Which rows of the paper's tables a recipe has. Nothing heavy is imported here: a recipe is read quickly."""
 
 from __future__ import annotations
 
