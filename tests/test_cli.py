@@ -212,7 +212,7 @@ def test_convert_and_validate(tmp_path: Path) -> None:
 
 
 def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
-    common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp")
+    common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp", "--set", "score.collar=0.3")
     assert "stage 0 (prepare): would run" in sortk("run", *common, "--dry-run").stdout
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
@@ -224,7 +224,9 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert "does without stage 6" in failed(sortk("stage", 6, *common, "--set", "asr=false"))
     assert "test-000000" in failed(sortk("stage", 7, *common, "--set", 'tune.sets=["test"]', "--force"))
     for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
-        assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 10 <= sample.duration <= 20
+        assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 5 <= sample.duration <= 10
+    study = json.loads((tmp_path / "exp" / "variant-debug" / "07-tune" / "postprocess.json").read_text(encoding="utf-8"))
+    assert [term["collar"] for term in study["objective"]] == [0.3]  # what is scored is what is tuned
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
     assert "would be refused as stale (simulate.silence was 0.1" in sortk("run", *changed, "--dry-run").stdout
