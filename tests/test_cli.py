@@ -213,19 +213,20 @@ def test_convert_and_validate(tmp_path: Path) -> None:
 
 def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp", "--set", "score.collar=0.3")
+    exp = tmp_path / "exp" / "variant-debug"
     assert "stage 0 (prepare): would run" in sortk("run", *common, "--dry-run").stdout
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
     assert result.exit_code == 0, result.output
     assert sortk("run", *common).stderr.count("done already, skipped") == 9
     assert sortk("status", *common).stdout.count(" done ") == 9
-    results = (tmp_path / "exp" / "variant-debug" / "08-score" / "RESULTS.md").read_text(encoding="utf-8")
+    results = (exp / "08-score" / "RESULTS.md").read_text(encoding="utf-8")
     assert all(row in results for row in ("hybrid loss, alpha 0.5 | none", "hybrid loss, alpha 0.5 | tuned", "cpWER"))
     assert "does without stage 6" in failed(sortk("stage", 6, *common, "--set", "asr=false"))
     assert "test-000000" in failed(sortk("stage", 7, *common, "--set", 'tune.sets=["test"]', "--force"))
-    for sample in manifest.read(tmp_path / "exp" / "variant-debug" / "04-sst" / "train.jsonl"):
+    for sample in manifest.read(exp / "04-sst" / "train.jsonl"):
         assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 5 <= sample.duration <= 10
-    study = json.loads((tmp_path / "exp" / "variant-debug" / "07-tune" / "postprocess.json").read_text(encoding="utf-8"))
+    study = json.loads((exp / "07-tune" / "postprocess.json").read_text(encoding="utf-8"))
     assert [term["collar"] for term in study["objective"]] == [0.3]  # what is scored is what is tuned
     changed = (*common, "--set", "simulate.silence=0.2")
     assert "stage 1 (simulate) is stale: simulate.silence was 0.1, is now 0.2" in failed(sortk("stage", 1, *changed))
@@ -234,7 +235,7 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert sortk("status", *changed).stdout.count(" stale ") == 7 and "its input 01-simulate changed" in failed(
         sortk("stage", 2, *changed)
     )
-    for session in manifest.read(tmp_path / "exp" / "variant-debug" / "01-simulate" / "test.jsonl"):
+    for session in manifest.read(exp / "01-simulate" / "test.jsonl"):
         assert session.audio_path.is_file()
 
 
