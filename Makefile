@@ -31,8 +31,14 @@ format: setup  ## bring the code into shape
 bench: setup  ## benchmarks; they print ratios
 	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
-recipe-%: setup  ## run a recipe, e.g. make recipe-mini
-	$(BIN)/sortk run --recipe $* --nj $$(nproc)
+# CORPORA=/data: where corpora are, each in a folder of its name; ARGS: any more options of the command.
+OPTIONS = --nj $$(nproc) $(if $(CORPORA),--set prepare.corpora_dir=$(CORPORA)) $(ARGS)
+
+recipe-%: setup  ## run a recipe, e.g. make recipe-mini, make recipe-ami CORPORA=/data
+	$(BIN)/sortk run --recipe $* $(OPTIONS)
+
+tables-%: setup  ## measure the paper's tables on a recipe, into its RESULTS.md
+	$(BIN)/sortk tables --recipe $* $(OPTIONS)
 
 wheel: setup  ## a wheel in dist/
 	$(BIN)/python -m build --wheel

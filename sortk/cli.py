@@ -171,17 +171,59 @@ def run(first: int, last: int | None, wait: bool, **common: Any) -> None:
 
 
 @main.command()
+@RUN
+@click.option("--out", type=FILE, help="The file to write.  [default: RESULTS.md beside the recipe]")
+@_with_verbosity
+def tables(
+    recipe: str,
+    exp: Path | None,
+    overrides: Sequence[str],
+    variant: str | None,
+    nj: int,
+    cluster: str,
+    force: bool,
+    dry_run: bool,
+    out: Path | None,
+) -> None:
+    """Measure the paper's Tables 1 to 3 on a recipe's variants, and write RESULTS.md.
+
+    Runs what is missing of the variants that the recipe names in [tables]; what they have in common is run once. After
+    a stop, the same command goes on. The paper's own numbers stand beside the measured ones.
+
+    Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
+    """
+    from sortk.tables import place_results, plan_tables, write_tables
+
+    plan = plan_tables(recipe, exp, overrides, variant or "")
+    if dry_run:
+        for experiment in plan.experiments:
+            for line in experiment.dry_run(experiment.stages, force, redo_done=False):
+                click.echo(f"{experiment.variant or plan.recipe}: {line}")
+        return
+    written = write_tables(
+        plan,
+        out or place_results(recipe, exp, variant or ""),
+        lambda experiment: _run_here(experiment, experiment.stages, False, nj, cluster, force),
+    )
+    click.echo(written, nl=False)
+
+
+@main.command()
 @RECIPE
 @_with_verbosity
 def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
-    """Show how the stages of a recipe stand: a line each.
+    """Show how the stages of a recipe stand: a line each, with its jobs if Slurm has any.
 
     Example: sortk status --recipe mini
     """
+    from sortk.slurm import describe_jobs, glance_at_jobs
+
     experiment = _open_experiment(recipe, exp, overrides, variant)
     for stage in experiment.stages:
-        found = experiment.status(stage)
+        found, folder = experiment.status(stage), experiment.folder(stage)
         why = f"running: {found.holder}" if found.holder else found.why
+        if jobs := glance_at_jobs([folder]):
+            why = f"{why}; jobs: {describe_jobs(jobs, folder)}".removeprefix("; ")
         click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
 
 
@@ -203,8 +245,6 @@ def _run_stages(
     force: bool,
     dry_run: bool,
 ) -> None:
-    from sortk.cluster import choose_cluster
-
     experiment = _open_experiment(recipe, exp, overrides, variant)
     stages = [stage for stage in experiment.stages if stage.number in numbers]
     if not stages:
@@ -213,6 +253,12 @@ def _run_stages(
         for line in experiment.dry_run(stages, force, redo_done):
             click.echo(line)
         return
+    _run_here(experiment, stages, redo_done, nj, cluster, force)
+
+
+def _run_here(experiment: Any, stages: Sequence[Any], redo_done: bool, nj: int, cluster: str, force: bool) -> None:
+    from sortk.cluster import choose_cluster
+
     for place, stage in enumerate(stages):
         if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
             experiment.check_files(stages[place:])

@@ -1,0 +1,174 @@
+"""The paper's tables as a recipe has measured them, with the paper's own numbers beside: the text of RESULTS.md.
+
+A row is what stage 8 of one variant has left, its scores.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sortk.scoring import paper
+from sortk.scoring.paper import Numbers
+from sortk.scoring.results import METRICS, NOT_MEASURED
+from sortk.scoring.tables import format_table, percent
+
+TITLES = {
+    "table1": "Table 1: diarization error rate (%)",
+    "table2": "Table 2: word error rates (%)",
+    "table3": "Table 3: word error rate of mixtures (%)",
+}
+PAPER = "paper: "  # how the header of a column with the paper's numbers begins
+NO_NUMBERS: Numbers = (None,)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant, measured once."""
+
+    name: str  # of the row, as the paper has it
+    variant: str
+    scores: Mapping[str, Any]  # scores.json of stage 8
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, shared ones included
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that RESULTS.md tells."""
+
+    recipe: str
+    commit: str
+    date: str
+    machine: str
+    tables: Mapping[str, Sequence[Measured]]  # table1, table2, table3
+    notes: Sequence[str] = ()
+
+
+def read_scores(path: Path) -> dict[str, Any]:
+    """What stage 8 has written."""
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); run stage 8 again") from None
+    if not isinstance(scores, dict) or not {"der", "wer", "commit", "date"} <= scores.keys():
+        raise ValueError(f"{path} is not what stage 8 writes; run stage 8 again")
+    return scores
+
+
+def format_account(account: Account) -> str:
+    """The text of RESULTS.md."""
+    parts = [
+        f"# {account.recipe}: the paper's tables",
+        f"Written by `sortk tables` on {account.date}, commit {account.commit}, {account.machine}. Columns that begin "
+        f'with "{PAPER.strip()}" are the paper\'s own numbers, of its models on its data; they were not measured here.',
+    ]
+    for table, rows in account.tables.items():
+        if rows:
+            parts += [f"## {TITLES[table]}", *(_format_der(rows) if table == "table1" else _format_wer(rows, table))]
+    parts += ["## Time", *_format_times(account)]
+    if account.notes:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in account.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _format_der(rows: Sequence[Measured]) -> list[str]:
+    columns = list(dict.fromkeys(name for row in rows for entry in row.scores["der"] for name in _der_cells(entry)))
+    lines = []
+    for row in rows:
+        for postprocessing in dict.fromkeys(entry["postprocessing"] for entry in row.scores["der"]):
+            entries = [entry for entry in row.scores["der"] if entry["postprocessing"] == postprocessing]
+            cells = {name: cell for entry in entries for name, cell in _der_cells(entry).items()}
+            lines.append(
+                [
+                    row.name,
+                    postprocessing,
+                    *(cells.get(name, NOT_MEASURED) for name in columns),
+                    *_paper_cells(paper.TABLE_1.get((row.name, postprocessing), ()), paper.TABLE_1_COLUMNS),
+                ]
+            )
+    header = ["system", "postprocessing", *columns, *(PAPER + name for name in paper.TABLE_1_COLUMNS)]
+    return [format_table(header, lines, "md"), *_format_settings(rows, "der")]
+
+
+def _der_cells(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The DER of a test set by number of speakers, and of all of it."""
+    by_speakers = {n: counts["der"] for n, counts in entry["by_speakers"].items() if counts["der"] is not None}
+    rates = {f"{entry['test_set']} {n} spk": der for n, der in by_speakers.items()}
+    if len(by_speakers) != 1:
+        rates[f"{entry['test_set']} all"] = entry["overall"]["der"]
+    return {name: NOT_MEASURED if der is None else percent(der) for name, der in rates.items()}
+
+
+def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
+    known, names = {
+        "table2": (paper.TABLE_2, paper.TABLE_2_COLUMNS),
+        "table3": (paper.TABLE_3, paper.TABLE_3_COLUMNS),
+    }[table]
+    columns = list(dict.fromkeys(_wer_name(entry) for row in rows for entry in row.scores["wer"]))
+    lines = []
+    for row in rows:
+        cells = {_wer_name(entry): _wer_cell(entry) for entry in row.scores["wer"]}
+        systems = dict.fromkeys(entry["system"] for entry in row.scores["wer"])
+        lines.append(
+            [
+                row.name,
+                "; ".join(systems),
+                *(cells.get(name, NOT_MEASURED) for name in columns),
+                *_paper_cells(known.get(row.name, ()), names),
+            ]
+        )
+    header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
+    return [format_table(header, lines, "md"), *_format_settings(rows, "wer")]
+
+
+def _wer_name(entry: Mapping[str, Any]) -> str:
+    return f"{entry['test_set']} {METRICS[entry['settings']['metric']]}"
+
+
+def _wer_cell(entry: Mapping[str, Any]) -> str:
+    metric = entry["settings"]["metric"]
+    rate = entry["overall"][metric]
+    # Who writes no speakers has no cpWER: as in the paper, where the baseline has none.
+    is_nameless = entry["system"].startswith("baseline") and metric == "cpwer"
+    return NOT_MEASURED if rate is None or is_nameless else percent(rate)
+
+
+def _paper_cells(numbers: Numbers, columns: Sequence[str]) -> list[str]:
+    known = numbers or NO_NUMBERS * len(columns)
+    return [NOT_MEASURED if number is None else f"{number:.2f}" for number in known]
+
+
+def _format_settings(rows: Sequence[Measured], kind: str) -> list[str]:
+    """How each test set was scored, a line each; all rows of a recipe are scored alike."""
+    lines: dict[str, None] = {}
+    for entry in (entry for row in rows for entry in row.scores[kind]):
+        settings = ", ".join(f"{name} {value}" for name, value in entry["settings"].items())
+        lines[f"- {entry['test_set']}: {settings}"] = None
+    return ["\n".join(lines)]
+
+
+def _format_times(account: Account) -> list[str]:
+    rows = {row.variant: row for rows in account.tables.values() for row in rows}
+    stages = list(dict.fromkeys(stage for row in rows.values() for stage in row.seconds))
+    lines = [
+        [
+            row.variant or "the recipe itself",
+            *(_minutes(row.seconds.get(stage)) for stage in stages),
+            _minutes(sum(row.seconds.values())),
+            f"{row.scores['commit']}, {row.scores['date']}",
+        ]
+        for row in rows.values()
+    ]
+    header = ["variant", *stages, "all", "scored at"]
+    about = (
+        "Minutes by the clock of each stage, of one that was interrupted since it went on last. Stages that a variant "
+        "does not change were run once, and count in every row that has them."
+    )
+    return [about, format_table(header, lines, "md")]
+
+
+def _minutes(seconds: float | None) -> str:
+    return NOT_MEASURED if seconds is None else f"{seconds / 60:.1f}"
