@@ -298,8 +298,8 @@ def find_corpus(choice: CorpusChoice, key: str) -> Corpus:
     if corpus.origin and not choice.corpus_dir:
         raise ValueError(
             f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe, "
-            f"as by --set {key}.corpus_dir=DIR, or with DIR/{choice.corpus} by --set prepare.corpora_dir=DIR "
-            f"({corpus.origin})"
+            f"as by --set {key}.corpus_dir=DIR; or, for DIR/{choice.corpus}, --set prepare.corpora_dir=DIR, in make "
+            f"CORPORA=DIR ({corpus.origin})"
         )
     if corpus.origin and not Path(choice.corpus_dir).exists():
         raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")

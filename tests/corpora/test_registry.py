@@ -237,7 +237,7 @@ def test_a_set_must_have_a_name_for_a_file(name: str) -> None:
 
 def test_the_corpus_that_is_missing_of_several_is_named(two_corpora: Path) -> None:
     choices = (CorpusChoice("meetings", str(two_corpora)), CorpusChoice("mixed"))
-    with pytest.raises(ValueError, match=r"mixed needs .* --set prepare\.corpora\.1\.corpus_dir=DIR, .* \(a shop\)"):
+    with pytest.raises(ValueError, match=r"mixed needs .* --set prepare\.corpora\.1\.corpus_dir=DIR; .* \(a shop\)"):
         prepare_corpus(PrepareOptions(corpora=choices), two_corpora / "out", 0)
     with pytest.raises(ValueError, match="not both"):
         PrepareOptions(corpus_dir="x", corpora=choices)
