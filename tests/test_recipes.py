@@ -1,0 +1,140 @@
+"""The recipes of the paper: all stages of each, on miniatures, as a user runs them; and data of one's own."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from click.testing import CliRunner, Result
+
+from sortk.cli import main
+from sortk.corpora.miniature import Studio
+from sortk.formats import manifest, rttm
+from sortk.recipe import find_recipe, load_recipe, shipped_recipes
+from sortk.records import Segment
+
+README = Path(__file__).parents[1] / "README.md"
+TINY = ('train_diar.size="tiny"', "tune.trials=3", 'train_diar.init=""')
+
+
+def sortk(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run(recipe: object, exp: Path, *more: object) -> Result:
+    result = sortk("run", "--recipe", recipe, "--exp", exp, *more)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def variants(recipe: str) -> dict[str, object]:
+    found: dict[str, object] = tomllib.loads(find_recipe(recipe).read_text(encoding="utf-8")).get("variants", {})
+    return found
+
+
+def scores(exp: Path, variant: str) -> dict[str, list[dict[str, object]]]:
+    path = exp / f"variant-{variant}" / "08-score" / "scores.json"
+    content: dict[str, list[dict[str, object]]] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def count_lines(exp: Path, name: str) -> int:
+    return len(manifest.read(exp / "variant-debug" / name))
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_variant_loads_and_every_row_is_one(name: str) -> None:
+    known = variants(name)
+    for variant in known:
+        load_recipe(name, variant=variant)
+    tables = load_recipe(name).tables
+    for rows in (tables.table1, tables.table2, tables.table3):
+        assert set(rows.values()) <= {"", *known}
+
+
+def test_ami(tmp_path: Path) -> None:
+    run("ami", tmp_path, "--variant", "debug")
+    assert count_lines(tmp_path, "02-clean/diar/train.jsonl") >= 5
+    assert count_lines(tmp_path, "04-sst/test.jsonl") >= 3
+    measured = scores(tmp_path, "debug")
+    assert {entry["test_set"] for entry in measured["der"]} == {"test"}
+    assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen"] * 2
+    # The baseline takes an ASR as it is, and runs no other stage than those that it changes.
+    init = f"train_asr.init={tmp_path / 'variant-debug' / '06-train-asr' / 'model'}"
+    result = run("ami", tmp_path, "--variant", "debug+baseline", "--set", init)
+    assert result.stderr.count("skipped") == 7
+    assert scores(tmp_path, "debug+baseline")["wer"][0]["system"] == "baseline: no speaker tokens"
+    own = tmp_path / "variant-debug+baseline"
+    assert {path.name for path in own.iterdir() if path.is_dir()} == {"06-train-asr", "08-score"}
+    assert not (own / "06-train-asr" / "checkpoints").exists()
+
+
+def test_callhome(tmp_path: Path) -> None:
+    run("callhome", tmp_path, "--variant", "debug")
+    measured = scores(tmp_path, "debug")
+    assert [entry["test_set"] for entry in measured["der"]] == ["part2", "part2", "ch109", "ch109"]
+    assert measured["der"][0]["by_speakers"].keys() == {"2", "3", "4"}  # type: ignore[attr-defined]
+    assert count_lines(tmp_path, "00-prepare/part1.jsonl") == 3
+    assert count_lines(tmp_path, "00-prepare/train.jsonl") == 7  # Fisher, and part 1 again
+    assert not (tmp_path / "variant-debug" / "01-simulate" / "train.jsonl").exists()  # made while the model learns
+    assert not (tmp_path / "variant-debug" / "06-train-asr").exists()
+
+
+def test_dihard3_and_a_model_as_it_is(tmp_path: Path) -> None:
+    run("dihard3", tmp_path, "--variant", "debug")
+    model = tmp_path / "variant-debug" / "05-train-diar" / "model"
+    assert [entry["settings"]["collar"] for entry in scores(tmp_path, "debug")["der"]] == [0.0, 0.0]  # type: ignore[index]
+    settings = ("--set", "prepare.miniature=true", "--set", f"train_diar.init={model}", "--set", "tune.trials=3")
+    run("dihard3", tmp_path / "taken", *settings)
+    taken = tmp_path / "taken" / "05-train-diar" / "model" / "model.safetensors"
+    assert taken.read_bytes() == (model / "model.safetensors").read_bytes()
+    other = ("--set", "prepare.miniature=true", "--set", "train_diar.init=nowhere.nemo")
+    result = sortk("run", "--recipe", "dihard3", "--exp", tmp_path / "other", *other)
+    assert result.exit_code == 1 and "nowhere.nemo: no such file or folder, but stage 5 (train-diar)" in result.stderr
+    assert not (tmp_path / "other" / "01-simulate").exists()  # told at once
+
+
+def test_librispeechmix(tmp_path: Path) -> None:
+    run("librispeechmix", tmp_path, "--variant", "debug")
+    measured = scores(tmp_path, "debug")
+    assert [entry["test_set"] for entry in measured["wer"]] == ["test-1mix", "test-2mix", "test-3mix"]
+    for name, count in (("train", 12), ("valid", 12), ("test-3mix", 4)):  # all of them, whole
+        assert count_lines(tmp_path, f"01-simulate/{name}.jsonl") == count
+        assert count_lines(tmp_path, f"04-sst/{name}.jsonl") == count
+
+
+@pytest.mark.parametrize("name", ["ami", "callhome", "dihard3", "librispeechmix"])
+def test_without_the_corpus_one_sentence_says_what_to_do(name: str, tmp_path: Path) -> None:
+    result = sortk("run", "--recipe", name, "--exp", tmp_path / "exp")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("sortk: ")]
+    assert result.exit_code == 1 and len(lines) == 1
+    assert "--set prepare.corpora.0.corpus_dir=DIR" in lines[0] and "--set prepare.corpora_dir=DIR" in lines[0]
+    result = sortk("run", "--recipe", name, "--exp", tmp_path / "exp", "--set", "prepare.corpora_dir=/no/where")
+    assert result.exit_code == 1 and "/no/where/" in result.stderr and "no such file or folder (" in result.stderr
+    result = sortk("stage", 3, "--recipe", name, "--exp", tmp_path / "exp")
+    assert result.exit_code == 1 and "run stage 2 first" in result.stderr
+
+
+def test_own_data_by_the_recipe_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = README.read_text(encoding="utf-8").partition("## Own data in three steps")[2]
+    text = section.partition("```toml\n")[2].partition("```")[0]
+    assert text.count("\n") <= 11
+    (tmp_path / "my.toml").write_text(text, encoding="utf-8")
+    studio = Studio(tmp_path, 0, map)
+    (tmp_path / "my-data").mkdir()
+    for number in range(4):
+        talk = studio.talk("train", 2, first=number)
+        samples = np.clip(talk.tracks.sum(axis=0), -1, 1)
+        soundfile.write(tmp_path / "my-data" / f"call{number}.wav", samples, 16_000)
+        turns = [Segment(f"call{number}", turn.speaker, turn.start, turn.end) for turn in talk.turns]
+        rttm.write(tmp_path / "my-data" / f"call{number}.rttm", turns)
+    monkeypatch.chdir(tmp_path)
+    loop = "{steps = 1, warmup_steps = 1, batch_seconds = 60, validate_every = 1, keep_best = 1}"
+    settings = [argument for setting in TINY for argument in ("--set", setting)]
+    result = sortk("run", "--recipe", "my.toml", *settings, "--set", f"train_diar.phases.0.loop={loop}")
+    assert result.exit_code == 0, result.output
+    assert "test (2 spk)" in Path("exp/my/08-score/RESULTS.md").read_text(encoding="utf-8")
