@@ -1,8 +1,8 @@
-"""Weights of 8 bits: the matrix products of the layers, most of the work, with whole numbers. CPU only.
+"""Weights of 8 bits: most matrix products of a model with whole numbers. CPU only.
 
 Each row of a weight matrix has a scale of its own, found once; each input matrix one scale, found as it comes (dynamic
-quantisation). The sums are exact, so the loss is that of rounding: `make bench` measures it. What is not in the layers
-stays as it is: the subsampling below, and the few products above that give the posteriors.
+quantisation). The sums are exact, so the loss is that of rounding: `make bench` measures it. What has no such weights
+stays as it is: the products of attention, the convolutions, and the few products that give the posteriors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sortk.models.eend import Eend
-from sortk.models.fastconformer import Pointwise
+from sortk.models.fastconformer import Pointwise, Pointwise2d
 from sortk.models.sortformer import Sortformer
 
 ENGINE = "onednn"  # a little faster than the default, where both run
@@ -25,7 +25,7 @@ NOT_QUANTIZED = ("linear_pos",)  # its products are kept, see positions.py
 class Int8Linear(nn.Module):
     """A linear layer, or a pointwise convolution, with weights of 8 bits."""
 
-    def __init__(self, linear: nn.Linear | Pointwise) -> None:
+    def __init__(self, linear: nn.Linear | Pointwise | Pointwise2d) -> None:
         super().__init__()
         weight = linear.weight.detach().flatten(1)
         scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
@@ -55,10 +55,10 @@ def _engine(name: str) -> Iterator[None]:
 
 
 def quantize(model: Sortformer | Eend) -> None:
-    """Quantises the layers of a model, in place."""
-    stacks = [model.encoder.layers] if isinstance(model, Sortformer) else []
-    for layers in (*stacks, model.transformer.layers):
-        for module in list(layers.modules()):
+    """Quantises encoder and transformer of a model, in place."""
+    encoder = [model.encoder] if isinstance(model, Sortformer) else []
+    for part in (*encoder, model.transformer.layers):
+        for module in list(part.modules()):
             for name, child in list(module.named_children()):
-                if isinstance(child, (nn.Linear, Pointwise)) and name not in NOT_QUANTIZED:
+                if isinstance(child, (nn.Linear, Pointwise, Pointwise2d)) and name not in NOT_QUANTIZED:
                     setattr(module, name, Int8Linear(child))

@@ -61,10 +61,10 @@ class Subsampling(nn.Module):
         def depthwise() -> nn.Conv2d:
             return nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
 
-        def pointwise() -> nn.Conv2d:
-            return nn.Conv2d(channels, channels, 1)
+        def pointwise() -> Pointwise2d:
+            return Pointwise2d(channels, channels, 1)
 
-        # The ReLUs hold NVIDIA's numbering; `_rectified` applies them.
+        # The ReLUs hold NVIDIA's numbering; `_rectify` applies them.
         self.conv = nn.Sequential(
             nn.Conv2d(1, channels, 3, stride=2, padding=1), nn.ReLU(),
             depthwise(), pointwise(), nn.ReLU(),
@@ -75,7 +75,7 @@ class Subsampling(nn.Module):
 
     def forward(self, mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
-        full, *separable = (layer for layer in self.conv if isinstance(layer, nn.Conv2d))
+        full, *separable = (cast(nn.Conv2d, layer) for layer in self.conv if not isinstance(layer, nn.ReLU))
         valid = valid_frames(lengths, mel.shape[1])
         if valid is not None:
             mel = mel.masked_fill(~valid[:, :, None], 0.0)
@@ -84,19 +84,19 @@ class Subsampling(nn.Module):
         # times faster than with 9.
         patches = functional.pad(mel, (1, 2, 1, 1)).unfold(1, 3, 2).unfold(2, 4, 2).flatten(3)
         lengths = halve_lengths(lengths)
-        x = _rectified(patches, functional.pad(full.weight, (0, 1)), full.bias, lengths)
+        weight = functional.pad(full.weight, (0, 1)).flatten(1)
+        x = _rectify(functional.linear(patches.flatten(0, 2), weight, full.bias), patches, lengths)
         for depthwise, pointwise in (separable[:2], separable[2:]):
             x = depthwise(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
             lengths = halve_lengths(lengths)
-            x = _rectified(x, pointwise.weight, pointwise.bias, lengths)
+            x = _rectify(pointwise(x.flatten(0, 2)), x, lengths)
         frames: Tensor = self.out(x.transpose(2, 3).flatten(2))
         return frames, lengths
 
 
-def _rectified(x: Tensor, weight: Tensor, bias: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """relu(x W^T + b), 0 on padding: (batch, frames, bins, n) -> (batch, frames, bins, channels)."""
+def _rectify(rows: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """relu, and 0 on padding; rows of x (batch, frames, bins, n) -> (batch, frames, bins, channels)."""
     # As rows: autograd copies a tensor that is changed in place through a view, and these are the largest of all.
-    rows = functional.linear(x.flatten(0, 2), weight.flatten(1), bias)
     valid = valid_frames(lengths, x.shape[1])
     if valid is not None:
         rows.masked_fill_(~valid.flatten().repeat_interleave(x.shape[2])[:, None], 0.0)
@@ -279,6 +279,14 @@ class Convolution(nn.Module):
         conv.weight = nn.Parameter(conv.weight * scale[:, None, None])
         conv.bias = nn.Parameter((conv.bias - norm.running_mean) * scale + norm.bias)
         self.batch_norm = None
+
+
+class Pointwise2d(nn.Conv2d):
+    """A convolution over one pixel, as the matrix product that it is; each row is one."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(rows, in) -> (rows, out)."""
+        return functional.linear(rows, self.weight.flatten(1), self.bias)
 
 
 class Pointwise(nn.Conv1d):
