@@ -349,7 +349,8 @@ def prepare(
 
     CORPUS is one of espeak (voices that come with sortk), audiomnist, librispeech, sources (a ready sources.jsonl),
     sre (single speakers on the telephone), or a corpus of conversations: aishell4, ami, callhome, ch109, dihard3,
-    dipco, fisher, icsi, librispeechmix, voxconverse. docs/corpora.md says where to get them and how they must lie.
+    dipco, fisher, icsi, librispeechmix, voxconverse, sessions (your own recordings with RTTM, a manifest, or a Kaldi
+    directory). docs/corpora.md says where to get them and how they must lie.
 
     Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
     """

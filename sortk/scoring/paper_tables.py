@@ -94,10 +94,9 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
 
 
 def _der_cells(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The DER of a test set by number of speakers, and of all of it."""
-    by_speakers = {n: counts["der"] for n, counts in entry["by_speakers"].items() if counts["der"] is not None}
-    rates = {f"{entry['test_set']} {n} spk": der for n, der in by_speakers.items()}
-    if len(by_speakers) != 1:
+    """The DER of a test set by number of speakers, and of all of it if there are several numbers."""
+    rates = {f"{entry['test_set']} {n} spk": counts["der"] for n, counts in entry["by_speakers"].items()}
+    if len(rates) != 1:
         rates[f"{entry['test_set']} all"] = entry["overall"]["der"]
     return {name: NOT_MEASURED if der is None else percent(der) for name, der in rates.items()}
 

@@ -1,0 +1,105 @@
+"""`sortk tables` on a recipe with three tiny variants: all stages, a stop, going on, what cannot be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sortk.cli import main
+from sortk.pipeline import Experiment
+from sortk.tables import place_results, plan_tables, write_tables
+
+RECIPE = """
+asr = false
+[prepare.espeak]
+speakers = 12
+utterances_per_speaker = 4
+[simulate]
+hours = { train = 0.02, valid = 0.005, test = 0.005 }
+seconds = 10
+max_speakers = 2
+[clean]
+sad = "none"
+[train_diar]
+size = "tiny"
+[[train_diar.phases]]
+loop = { steps = 1, warmup_steps = 1, batch_seconds = 20, validate_every = 1, keep_best = 1 }
+[tune]
+trials = 3
+[tables.table1]
+Sortformer-PIL = "pil"
+Sortformer-Hybrid-Loss = ""
+nowhere = "missing"
+[variants.pil.train_diar]
+alpha = 0.0
+[variants.same.train_diar]
+alpha = 0.0
+[variants.missing.train_diar]
+init = "nowhere.nemo"
+[variants.other]
+seed = 1
+"""
+
+
+def sortk(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> None:
+    exp = recipe / "exp"
+    command = ("tables", "--recipe", recipe, "--exp", exp)
+    planned = sortk(*command, "--dry-run").stdout
+    assert planned.count("would run") == 16 and "pil: stage 5 (train-diar): would run" in planned
+    plan = plan_tables(str(recipe), exp, [])
+    assert [experiment.variant for experiment in plan.experiments] == ["pil", ""]
+    ran = []
+
+    def stop_early(experiment: Experiment) -> None:
+        ran.extend(experiment.run(stage, map) for stage in experiment.stages[:2])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tables(plan, recipe / "RESULTS.md", stop_early)
+    assert ran == [True, True] and not (recipe / "RESULTS.md").exists()
+    result = sortk(*command)
+    assert result.exit_code == 0, result.output
+    # Of pil, stages 0 and 1 were there; of the recipe itself, what pil had to have done: 0 to 4.
+    assert result.stderr.count("skipped") == 7 and "left out: nowhere: nowhere.nemo" in result.stderr
+    assert {path.name for path in (exp / "variant-pil").glob("0*")} == {"05-train-diar", "07-tune", "08-score"}
+    text = (recipe / "RESULTS.md").read_text(encoding="utf-8")
+    assert result.stdout == text
+    assert all(text.count(f"| {name} | ") == 2 for name in ("Sortformer-PIL", "Sortformer-Hybrid-Loss"))
+    assert "## Left out" in text and "paper: CH109" in text and "cores" in text
+    assert sortk(*command).stderr.count("skipped") == 16
+    same = sortk("status", "--recipe", recipe, "--exp", exp, "--variant", "same").stdout
+    assert same.count(" done ") == 8  # a variant with the settings of another has its stages
+
+
+def test_results_of_a_variant_are_not_those_of_the_recipe(recipe: Path) -> None:
+    exp = recipe / "exp"
+    plan = plan_tables(str(recipe), exp, [], "other")
+    assert [experiment.variant for experiment in plan.experiments] == ["other+pil", "other"]
+    assert place_results(str(recipe), exp, "other") == exp / "variant-other" / "RESULTS.md"
+    assert place_results(str(recipe), exp, "") == recipe / "RESULTS.md"
+    (recipe / "my.toml").write_text(RECIPE, encoding="utf-8")
+    assert place_results(str(recipe / "my.toml"), None, "") == recipe / "my-RESULTS.md"
+
+
+def test_what_cannot_be_measured_is_one_sentence(recipe: Path) -> None:
+    (recipe / "recipe.toml").write_text("[simulate]\nseconds = 30\n", encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe)
+    assert result.exit_code == 1 and "names no rows of the paper's tables: [tables.table1]" in result.stderr
+    (recipe / "recipe.toml").write_text('[tables.table1]\nx = "nosuch"\n', encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe)
+    assert result.exit_code == 1 and "no variant 'nosuch'" in result.stderr
+    (recipe / "recipe.toml").write_text('[tables.table1]\nx = ""\n[train_diar]\ninit = "a.nemo"\n', encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe)
+    assert result.exit_code == 1 and "no row of the tables can be measured; the first is x: a.nemo" in result.stderr
