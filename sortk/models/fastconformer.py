@@ -282,11 +282,10 @@ class Convolution(nn.Module):
 
 
 class Pointwise2d(nn.Conv2d):
-    """A convolution over one pixel, as the matrix product that it is; each row is one."""
+    """A convolution over one pixel; on pixels as rows, (pixels, in), it is the matrix product that it is."""
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """(rows, in) -> (rows, out)."""
-        return functional.linear(rows, self.weight.flatten(1), self.bias)
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.dim() == 4 else functional.linear(x, self.weight.flatten(1), self.bias)
 
 
 class Pointwise(nn.Conv1d):

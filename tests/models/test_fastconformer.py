@@ -85,10 +85,8 @@ def test_attention_follows_its_equation(block: int, monkeypatch: pytest.MonkeyPa
 
 def plain_convolutions(subsampling: Subsampling, mel: Tensor) -> Tensor:
     """(batch, mel frames, n_mels) -> (batch, frames, d_model)"""
-    x = mel[:, None]  # (batch, channels, frames, bins)
-    for layer in subsampling.conv:
-        x = nn.Conv2d.forward(layer, x) if isinstance(layer, nn.Conv2d) else layer(x)
-    frames: Tensor = subsampling.out(x.transpose(1, 2).flatten(2))
+    plain = subsampling.conv(mel[:, None])  # (batch, channels, frames, bins)
+    frames: Tensor = subsampling.out(plain.transpose(1, 2).flatten(2))
     return frames
 
 
