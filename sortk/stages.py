@@ -264,6 +264,7 @@ def _score_asr(run: StageRun) -> list[WerResult]:
             name,
             manifest.read(run.inputs["sst"] / f"{name}.jsonl"),
             options,
+            run.recipe.train_asr.speaker_tokens,
             run.out / "hyp" / name / "words",
         )
     ]

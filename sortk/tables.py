@@ -71,7 +71,8 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
             except ValueError as error:
                 if not variant:
                     raise
-                notes.append(f"{name}: makes no sense on top of {variant} ({error})")
+                why = str(error).removeprefix(f"{find_recipe(recipe)}: ")
+                notes.append(f"{name}: makes no sense on top of {variant} ({why})")
             else:
                 rows.append(Row(table, name, experiment))
     if not rows and not notes:

@@ -102,6 +102,8 @@ def test_librispeechmix(tmp_path: Path) -> None:
     run("librispeechmix", tmp_path, "--variant", "debug")
     measured = scores(tmp_path, "debug")
     assert [entry["test_set"] for entry in measured["wer"]] == ["test-1mix", "test-2mix", "test-3mix"]
+    counted = {entry["settings"]["counted_as"] for entry in measured["wer"]}  # type: ignore[index]
+    assert counted == {"cpwer"}  # as Appendix D has it, whatever the model has written
     for name, count in (("train", 12), ("valid", 12), ("test-3mix", 4)):  # all of them, whole
         assert count_lines(tmp_path, f"01-simulate/{name}.jsonl") == count
         assert count_lines(tmp_path, f"04-sst/{name}.jsonl") == count

@@ -74,6 +74,7 @@ def evaluate_asr(
     test_set: str,
     samples: Sequence[Session],
     options: WerOptions,
+    names_speakers: bool,
     folder: Path,
 ) -> list[WerResult]:
     """WER and cpWER of samples that have an SST as their text, or LibriSpeechMix's WER alone; what was heard goes to
@@ -84,7 +85,8 @@ def evaluate_asr(
         seglst.write(folder / f"{sample.session_id}.json", words)
     with atomic_text(folder / "sst.jsonl") as file:
         file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in hypotheses.items())
-    sides = Transcripts.of_sst(references), Transcripts.of_sst(hypotheses)
+    # What the system is meant to write decides how it is counted, not whether it did so in this set.
+    sides = Transcripts.of_sst(references), replace(Transcripts.of_sst(hypotheses), names_speakers=names_speakers)
     metrics: tuple[Metric, ...] = ("wer", "cpwer") if options.style == "sorted" else ("wer",)
     reports = [score_words(*sides, metric, options) for metric in metrics]
     for report in reports:
