@@ -554,6 +554,15 @@ def find_jobs(folders: Collection[Folder]) -> list[QueuedJob]:
     return [job for job in read_queue().values() if job.folder in names]
 
 
+def glance_at_jobs(folders: Collection[Folder]) -> list[QueuedJob]:
+    """As `find_jobs`; none where no Slurm answers."""
+    try:
+        return find_jobs(folders) if shutil.which("squeue") else []
+    except OSError as error:
+        log.warning("the queue cannot be read: %s", error)
+        return []
+
+
 def describe_jobs(jobs: Collection[QueuedJob], folder: Folder) -> str:
     """pending, running, done, failed: jobs in the queue, and shards by the files that they have left."""
     n_pending = sum(job.is_pending for job in jobs)
