@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint format bench wheel clean
+.PHONY: help setup test test-slurm lint format bench wheel clean
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -18,6 +18,10 @@ $(STAMP): pyproject.toml
 
 test: setup  ## the whole test suite
 	$(BIN)/pytest
+
+test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
+	@command -v slurmctld > /dev/null || apt-get install --yes --quiet --no-install-recommends slurm-wlm munge
+	$(BIN)/pytest tests/slurm
 
 lint: setup  ## ruff, format check, mypy
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sortk.cluster import choose_cluster, run_local
+from sortk.folders import Folder
 from sortk.formats.files import FormatError
 
 
@@ -80,6 +81,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def test_slurm_is_not_pretended() -> None:
-    with pytest.raises(ValueError, match="--cluster slurm"):
-        choose_cluster("slurm", 4)
+def test_without_slurm_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="--cluster slurm: there is no Slurm on this machine .*use --cluster local"):
+        choose_cluster("slurm", 4, Folder(tmp_path / "out"))
