@@ -12,6 +12,7 @@ import soundfile
 from click.testing import CliRunner, Result
 
 from sortk.cli import main
+from sortk.corpora.audiomnist import DIGITS
 from sortk.corpora.miniature import Studio
 from sortk.formats import manifest, rttm
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
@@ -54,6 +55,14 @@ def test_every_variant_loads_and_every_row_is_one(name: str) -> None:
     tables = load_recipe(name).tables
     for rows in (tables.table1, tables.table2, tables.table3):
         assert set(rows.values()) <= {"", *known}
+
+
+def test_audiomnist(tmp_path: Path) -> None:
+    run("audiomnist", tmp_path, "--variant", "debug")
+    measured = scores(tmp_path, "debug")
+    assert len(measured["der"]) == 2 and len(measured["wer"]) == 2
+    texts = [sample.text or "" for sample in manifest.read(tmp_path / "variant-debug" / "04-sst" / "train.jsonl")]
+    assert texts and all(set(text.split()) <= {*DIGITS, *(f"<spk{n}>" for n in range(4))} for text in texts)
 
 
 def test_ami(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import numpy as np
 
-from sortk.corpora import ami, callhome, dipco, espeak, icsi, librispeechmix
-from sortk.corpora.espeak import EspeakOptions
+from sortk.corpora import ami, audiomnist, callhome, dipco, espeak, icsi, librispeechmix
+from sortk.corpora.espeak import EspeakOptions, EspeakSpeaker
 from sortk.corpora.splits import TEST, TRAIN, VALID
+from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import audio, rttm, uem
 from sortk.formats.audio import Samples
 from sortk.formats.files import atomic_path, atomic_text
@@ -294,6 +295,32 @@ def _write_sre(folder: Path, studio: Studio) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Digits
+
+
+def _write_audiomnist(folder: Path, studio: Studio) -> None:
+    speakers = {f"{number:02d}": speaker for number, speaker in enumerate(espeak.all_speakers()[:20], start=1)}
+    for _ in studio.run_jobs(partial(_speak_digits, folder / "data", studio.seed), list(speakers.items())):
+        pass
+    genders = {code: name for name, code in audiomnist.GENDERS.items()}
+    about = {name: {"gender": genders[speaker.gender]} for name, speaker in speakers.items()}
+    _write_text(folder / "data" / audiomnist.META_NAME, json.dumps(about))
+
+
+def _speak_digits(folder: Path, seed: int, named: tuple[str, EspeakSpeaker]) -> None:
+    import soundfile  # noqa: PLC0415
+
+    name, speaker = named
+    with open_synthesizer(speaker.voice, seed) as synthesizer:
+        for digit, word in enumerate(audiomnist.DIGITS):
+            speech = synthesizer.speak(f"{word}.", [0])
+            samples = speech.samples.astype(np.float32)
+            samples /= 4 * np.abs(samples).max()
+            with atomic_path(folder / name / f"{digit}_{name}_0.wav") as temporary:
+                soundfile.write(temporary, samples, speech.sample_rate, format="WAV")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Read books
 
 
@@ -345,6 +372,7 @@ def _mixture(name: str, utterances: Sequence[tuple[str, Source]]) -> dict[str, o
 WRITERS: dict[str, Callable[[Path, Studio], None]] = {
     "aishell4": _write_aishell4,
     "ami": _write_ami,
+    "audiomnist": _write_audiomnist,
     "callhome": _write_callhome,
     "ch109": _write_ch109,
     "dihard3": _write_dihard3,

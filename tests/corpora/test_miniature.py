@@ -16,6 +16,7 @@ from sortk.records import Source
 SETS = {
     "aishell4": {"train": 1, "test": 1},
     "ami": {"train": 136, "valid": 18, "test": 16},
+    "audiomnist": {},
     "callhome": {"part1": 3, "part2": 3},
     "ch109": {"test": 2},
     "dihard3": {"valid": 4, "eval": 4},
@@ -53,7 +54,7 @@ def test_the_reader_finds_its_sessions(corpus: str, studio: Studio, tmp_path: Pa
 
 
 def test_speech_of_single_speakers_and_lists_of_mixtures(studio: Studio, tmp_path: Path) -> None:
-    for corpus in ("librispeechmix", "sre"):
+    for corpus in ("audiomnist", "librispeechmix", "sre"):
         WRITERS[corpus](tmp_path / corpus, studio)
         prepare_corpus(PrepareOptions(corpus=corpus, corpora_dir=str(tmp_path)), tmp_path / "out" / corpus, 0)
     by_split: dict[str, list[Source]] = {}
@@ -67,6 +68,9 @@ def test_speech_of_single_speakers_and_lists_of_mixtures(studio: Studio, tmp_pat
     mixtures = mixlist.read(tmp_path / "out" / "librispeechmix" / "mixtures" / "test-clean-3mix.jsonl")
     assert [len(mixture.utterances) for mixture in mixtures] == [3, 3, 3, 3]
     assert len(sources.read(tmp_path / "out" / "sre" / "sources.jsonl")) == 6
+    digits = sources.read(tmp_path / "out" / "audiomnist" / "sources.jsonl")
+    assert len(digits) == 200 and {source.split for source in digits} == {"train", "valid", "test"}
+    assert all(0.2 < source.duration < 2 for source in digits)
 
 
 def test_a_part_joins_two_sets_and_some_of_its_sessions_are_drawn(studio: Studio, tmp_path: Path) -> None:
@@ -86,8 +90,8 @@ def test_a_part_joins_two_sets_and_some_of_its_sessions_are_drawn(studio: Studio
     twice = CorpusChoice("librispeech", str(tmp_path / "librispeech"), {"train": "train+valid"})
     with pytest.raises(ValueError, match="librispeech: speakers are in one set only, not in train and valid"):
         prepare_corpus(PrepareOptions(corpora=(twice,)), tmp_path / "twice", 0)
-    with pytest.raises(ValueError, match="there is no miniature of audiomnist"):
-        prepare_corpus(PrepareOptions(corpus="audiomnist", miniature=True), tmp_path / "none", 0)
+    with pytest.raises(ValueError, match="there is no miniature of sessions, only of aishell4, ami, "):
+        prepare_corpus(PrepareOptions(corpus="sessions", miniature=True), tmp_path / "none", 0)
 
 
 def test_a_folder_for_all_corpora() -> None:
