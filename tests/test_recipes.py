@@ -130,6 +130,33 @@ def test_without_the_corpus_one_sentence_says_what_to_do(name: str, tmp_path: Pa
     assert result.exit_code == 1 and "run stage 2 first" in result.stderr
 
 
+def test_all_corpora_that_are_missing_are_named(tmp_path: Path) -> None:
+    settings = ("--set", "prepare.corpora.1.corpus_dir=/data/icsi")
+    result = sortk("run", "--recipe", "ami", "--exp", tmp_path, *settings)
+    assert result.exit_code == 1 and result.stderr.endswith("; the same goes for dipco, fisher\n")
+
+
+def test_the_settings_are_those_of_the_paper() -> None:
+    ami, callhome, mixtures = (load_recipe(name) for name in ("ami", "callhome", "librispeechmix"))
+    steps = [
+        load_recipe("ami", variant=name).train_asr.phases[0].loop.steps for name in ("system1", "system5", "system6")
+    ]
+    assert [ami.train_asr.phases[0].loop.steps, *steps] == [50_000, 50_000, 75_000, 75_000]
+    assert mixtures.train_asr.phases[0].loop.steps == 180_000 and mixtures.simulate.mixtures == {"train": 2_000_000}
+    for loop in (ami.train_asr.phases[0].loop, mixtures.train_asr.phases[0].loop):
+        assert (loop.optimizer, loop.annealing, loop.learning_rate) == ("adamw", "inverse_sqrt", 3e-4)
+        assert (loop.min_learning_rate, loop.warmup_steps, loop.weight_decay) == (1e-6, 2500, 1e-3)
+        assert loop.batch_seconds == 64 * 20
+    pretrain, finetune = callhome.train_diar.phases
+    assert (pretrain.loop.learning_rate, pretrain.loop.warmup_steps, pretrain.loop.batch_seconds) == (1e-4, 2500, 360)
+    assert pretrain.recorded and pretrain.simulated == pytest.approx(5150 / 7180, abs=0.005)
+    assert finetune.recorded and finetune.simulated == 0 and pretrain.seconds == finetune.seconds == 90
+    assert (callhome.simulate.overlap, callhome.simulate.silence) == (0.12, 0.10)
+    assert (callhome.score.collar, callhome.tune.sets) == (0.25, ("part1",))  # Set-B
+    dihard3 = load_recipe("dihard3")
+    assert (dihard3.score.collar, dihard3.tune.sets) == (0.0, ("dev",))  # Set-A
+
+
 def test_own_data_by_the_recipe_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = README.read_text(encoding="utf-8").partition("## Own data in three steps")[2]
     text = section.partition("```toml\n")[2].partition("```")[0]

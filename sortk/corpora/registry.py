@@ -160,7 +160,10 @@ def prepare_corpus(
     choices = options.choices
     if options.miniature:
         choices = _write_miniatures(choices, out_dir / "miniature", seed, run_jobs)
-    corpora = [(choice, find_corpus(choice, options.key_of(number))) for number, choice in enumerate(choices)]
+    no_folder = [choice.corpus for choice in choices if not choice.corpus_dir]
+    corpora = [
+        (choice, find_corpus(choice, options.key_of(number), no_folder)) for number, choice in enumerate(choices)
+    ]
     collected = Collected()
     for choice, corpus in corpora:
         contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
@@ -290,16 +293,18 @@ def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
     }
 
 
-def find_corpus(choice: CorpusChoice, key: str) -> Corpus:
-    """The corpus of a choice; an error if it is unknown, or not on disk where the recipe's `key` says."""
+def find_corpus(choice: CorpusChoice, key: str, no_folder: Sequence[str] = ()) -> Corpus:
+    """The corpus of a choice; an error if it is unknown, or not on disk where the recipe's `key` says. `no_folder` are
+    all corpora of the recipe that nobody has given a folder."""
     corpus = CORPORA.get(choice.corpus)
     if corpus is None:
         raise ValueError(f"unknown corpus {choice.corpus!r}; corpora: {', '.join(CORPORA)}")
     if corpus.origin and not choice.corpus_dir:
+        others = ", ".join(name for name in no_folder if name != choice.corpus)
         raise ValueError(
             f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe, "
             f"as by --set {key}.corpus_dir=DIR; or, for DIR/{choice.corpus}, --set prepare.corpora_dir=DIR, in make "
-            f"CORPORA=DIR ({corpus.origin})"
+            f"CORPORA=DIR ({corpus.origin})" + (f"; the same goes for {others}" if others else "")
         )
     if corpus.origin and not Path(choice.corpus_dir).exists():
         raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")
