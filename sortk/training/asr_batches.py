@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -171,10 +172,17 @@ def _read_words(path: Path) -> Mapping[str, list[Segment]]:
 
 
 class SpokenSource:
-    """Conversations simulated on the fly, or one speaker at a time: `n_sessions` an epoch, none of them ever twice."""
+    """Conversations simulated on the fly, or one speaker at a time: `n_sessions` an epoch, none of them ever twice.
 
-    def __init__(self, simulator: Simulator, n_sessions: int, transcription: Transcription) -> None:
+    With `min_seconds`, they are from so long up to as long as the simulator makes them: an ASR that has met only clips
+    of one length tells by the length of a text when it ends, and goes on in shorter ones.
+    """
+
+    def __init__(
+        self, simulator: Simulator, n_sessions: int, transcription: Transcription, min_seconds: float = 0.0
+    ) -> None:
         self.simulator, self.n_sessions, self.transcription = simulator, n_sessions, transcription
+        self.min_seconds = min_seconds
 
     def __len__(self) -> int:
         return self.n_sessions
@@ -188,11 +196,27 @@ class SpokenSource:
     def load_asr(self, index: int, epoch: int) -> AsrExample:
         plan, write = self.simulator.plan(epoch * self.n_sessions + index), self.transcription
         samples = self.simulator.render(plan).astype(np.float32) / np.float32(32768)
-        words, n_frames = plan.words(), count_frames(len(samples))
+        words = plan.words()
+        if self.min_seconds > 0:
+            wanted = Random(plan.session_id).uniform(self.min_seconds, self.simulator.options.seconds)
+            end = find_end(words, wanted)
+            words, samples = [word for word in words if word.end <= end], samples[: round(end * SAMPLE_RATE)]
+        n_frames = count_frames(len(samples))
         text, tokens = write.write(plan.session_id, build_sst(words, write.sst.level, write.sst.segment_gap))
         targets = write.say_who(plan.segments(), words, 0.0, n_frames)
         example = Example(plan.session_id, samples, targets, np.full(n_frames, NOBODY))
         return AsrExample(example, text, tokens, write.name_frames(words, 0.0, n_frames))
+
+
+def find_end(words: Sequence[Segment], wanted: float) -> float:
+    """The time nearest to the wanted one at which nobody is in the middle of a word, and a word or silence ends."""
+
+    def cuts_a_word(time: float) -> bool:
+        return any(word.start < time < word.end for word in words)
+
+    if not cuts_a_word(wanted):
+        return wanted
+    return min((word.end for word in words if not cuts_a_word(word.end)), key=lambda end: abs(end - wanted))
 
 
 def collate_asr(examples: Sequence[AsrExample], n_in_all: int | None = None) -> AsrBatch:

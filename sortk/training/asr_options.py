@@ -27,6 +27,7 @@ class AsrPhaseOptions:
     recorded: bool = True  # learn from the training manifest
     simulated: float = 0.0  # share of examples that are simulated on the fly, from the sources of stage 1
     seconds: float = 20.0  # length of a simulated example
+    min_seconds: float = 0.0  # of the shortest one, so that texts end where speech does; 0: all are as long
     min_speakers: int = 2  # of a simulated example
     max_speakers: int = 4
     speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated examples are played
@@ -38,6 +39,8 @@ class AsrPhaseOptions:
             raise ValueError(f"simulated must be from 0 to 1, not {self.simulated}")
         if not self.recorded and self.simulated == 0:
             raise ValueError(f"phase {self.name!r} has nothing to learn from: neither recorded nor simulated")
+        if not 0 <= self.min_seconds <= self.seconds:
+            raise ValueError(f"min_seconds must be from 0 to seconds ({self.seconds:g}), not {self.min_seconds:g}")
         if not self.word_weight >= 0:
             raise ValueError(f"word_weight must not be negative, not {self.word_weight}")
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sortk.formats.model_folder import load_tensors, save_tensors
 
@@ -33,11 +34,16 @@ class Checkpoints:
     def __init__(self, folder: Path, keep_best: int) -> None:
         self.folder, self.keep_best = folder, keep_best
 
-    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """One file, which replaces the one before it when it is whole."""
-        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, writes: bool = True) -> None:
+        """One file, which replaces the one before it when it is whole. It does not tell how many processes there were.
+
+        All processes must call this, for each may have a part of a tensor; one of them `writes`.
+        """
+        tensors = {f"model.{name}": whole(tensor) for name, tensor in model.state_dict().items()}
         for index, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+            tensors |= {f"optimizer.{index}.{name}": whole(torch.as_tensor(value)) for name, value in state.items()}
+        if not writes:
+            return
         save_tensors(self.folder / "last.safetensors", tensors, {"progress": json.dumps(vars(progress))})
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -48,11 +54,13 @@ class Checkpoints:
         tensors = load_tensors(path)
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
-        model.load_state_dict(_with_prefix(tensors, "model."))
+        now = model.state_dict()
+        model.load_state_dict({name: spread(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _with_prefix(tensors, "optimizer.").items():
             index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
+            state.setdefault(int(index), {})[key] = spread(tensor, weights[int(index)])
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         return progress
 
@@ -69,6 +77,18 @@ class Checkpoints:
     def average_best(self) -> dict[str, Tensor]:
         """The mean of the best weights, which is better than any of them."""
         return average([load_tensors(path) for path in self.best()])
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, of which each process may have a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def spread(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor over the processes as another one of its shape is; a number, such as a count of steps, stays."""
+    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
 def average(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ process with a batch as large as all of theirs.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import logging
@@ -23,13 +24,15 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from sortk.formats.files import atomic_text
 from sortk.training.batches import Batch, BatchLoader
-from sortk.training.checkpoint import Checkpoints, Progress
+from sortk.training.checkpoint import Checkpoints, Progress, whole
 from sortk.training.muon import Muon
 from sortk.training.options import LoopOptions
 from sortk.training.processes import Processes, current_processes, sum_numbers, wait_for_all
@@ -95,7 +98,7 @@ def train(
     processes = current_processes()
     run = _Run(task, options, device, processes, f"{seed} {phase}")
     checkpoints = Checkpoints(out / "checkpoints" / phase, options.keep_best)
-    progress = checkpoints.restore(task, run.optimizer)
+    progress = checkpoints.restore(run.learner, run.optimizer)
     if progress.scaler:
         run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
@@ -118,12 +121,13 @@ def train(
                 if processes.leads:
                     checkpoints.keep(progress.step, scores["score"], run.task.model)
                 _note_score(progress, scores["score"])
-            if processes.leads and (_is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested):
+            if _is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested:
                 progress.scaler = run.scaler.state_dict()
-                checkpoints.save(progress, task, run.optimizer)
+                checkpoints.save(progress, run.learner, run.optimizer, writes=processes.leads)
             if stop.requested and progress.step < n_steps:
                 wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be whole
                 raise TrainingStopped(progress.step, stop.is_to_go_on)
+    run.collect()
     return progress
 
 
@@ -139,11 +143,15 @@ class _Run:
     ) -> None:
         self.module, self.options, self.device, self.processes, self.seed = module, options, device, processes, seed
         self.task = cast(Task, module)
-        self.frozen = freeze_parts(self.task.model, options.freeze)
-        self.optimizer = _build_optimizer(module, options)
+        self.is_sharded = options.shard and processes.n > 1
+        # What learns may be spread over the processes; the module itself is whole, and takes over what was learned.
+        self.learner = shard(copy.deepcopy(module), device) if self.is_sharded else module
+        learning_task = cast(Task, self.learner)
+        self.frozen = freeze_parts(learning_task.model, options.freeze)
+        self.optimizer = _build_optimizer(self.learner, options)
         self.scaler = torch.GradScaler(device.type, enabled=options.precision == "float16")
-        shared = module
-        if processes.n > 1:
+        shared = self.learner
+        if processes.n > 1 and not self.is_sharded:
             # What a step learns changes with the phase (an auxiliary loss, an encoder that warms up alone).
             shared = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
         self.compute_loss = torch.compile(shared) if options.compile else shared
@@ -155,9 +163,9 @@ class _Run:
         rate = learning_rate(progress.step, options)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.task.progress = progress.step / options.steps
+        cast(Task, self.learner).progress = progress.step / options.steps
         torch.manual_seed(zlib.crc32(f"{self.seed} {progress.step} {self.processes.rank}".encode()))
-        self.module.train()
+        self.learner.train()
         for part in self.frozen:
             part.eval()  # its statistics stay, too
         self.optimizer.zero_grad(set_to_none=True)
@@ -167,7 +175,7 @@ class _Run:
             names = ", ".join(name for batch in batches for name in batch.names)
             raise ValueError(f"the loss is {numbers['loss']} at step {progress.step + 1}, of {names}")
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), options.clip_norm or math.inf)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.learner.parameters(), options.clip_norm or math.inf))
         self.scaler.step(self.optimizer)
         self.scaler.update()
         seconds = self._lap()
@@ -188,7 +196,13 @@ class _Run:
                 sums[name] = sums.get(name, 0.0) + weight * float(value)
         return sums
 
+    def collect(self) -> None:
+        """The module has what was learned."""
+        if self.is_sharded:
+            self.module.load_state_dict({name: whole(weight) for name, weight in self.learner.state_dict().items()})
+
     def validate(self) -> dict[str, float]:
+        self.collect()
         self.module.eval()
         with torch.inference_mode(), self._autocast():
             scores = self.task.validate(self.device)
@@ -201,6 +215,8 @@ class _Run:
 
     def _sync_if(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Gradients travel between the processes once an update, with its last batch."""
+        if isinstance(self.learner, FSDPModule):
+            self.learner.set_requires_gradient_sync(last)
         if last or not isinstance(self.compute_loss, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.compute_loss.no_sync()
@@ -209,6 +225,15 @@ class _Run:
         if self.options.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
+
+
+def shard(module: nn.Module, device: torch.device) -> nn.Module:
+    """FSDP2: weights, gradients and the optimiser's state are spread over the processes; a step gathers the weights.
+
+    All at once: layer by layer would not do, for the encoder projects the positions of all its layers beforehand.
+    """
+    fully_shard(module, mesh=init_device_mesh(device.type, (distributed.get_world_size(),)))  # in place
+    return module
 
 
 def _build_optimizer(module: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:

@@ -32,6 +32,7 @@ class LoopOptions:
     freeze: tuple[str, ...] = ()  # parts of the model that do not learn, such as "encoder"
     workers: int = 0  # processes that load batches; 0: this one
     compile: bool = False  # torch.compile
+    shard: bool = False  # several processes share weights and optimiser state (FSDP2): for models that fill a GPU
 
     def __post_init__(self) -> None:
         for name in ("steps", "validate_every", "checkpoint_every", "log_every", "accumulate", "keep_best"):
@@ -39,6 +40,8 @@ class LoopOptions:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0 or not self.batch_seconds > 0:
             raise ValueError("learning_rate and batch_seconds must be more than 0")
+        if self.shard and (self.optimizer == "muon" or self.precision == "float16" or self.compile):
+            raise ValueError("shard goes with adamw, float32 or bfloat16, and without compile")
 
 
 def check_phases(names: Sequence[str], init: str) -> None:

@@ -255,7 +255,8 @@ def find_sources(
             speeds=phase.speeds,
         )
         simulator = Simulator(data.speakers, simulated, seed, f"asr-{phase.name}")
-        sources.append(SpokenSource(simulator, _count_simulated(phase, len(data.train)), writing))
+        n_simulated = _count_simulated(phase, len(data.train))
+        sources.append(SpokenSource(simulator, n_simulated, writing, phase.min_seconds))
     return sources
 
 

@@ -91,6 +91,18 @@ def test_two_processes_train_an_asr_as_one(tmp_path: Path) -> None:
     check_equal(one, two, rel=1e-2)  # dropout differs
 
 
+def test_two_processes_that_share_the_weights_learn_as_one(tmp_path: Path) -> None:
+    """FSDP2: the same losses, and a model folder like any other."""
+    manifest.write(tmp_path / "m.jsonl", make_sessions(tmp_path, 10))
+    one = train("train-diar", CONFIG, tmp_path, 1, 20.0)
+    two = train("train-diar", CONFIG.replace("accumulate = 2", "accumulate = 2\nshard = true"), tmp_path, 2, 10.0)
+    check_equal(one, two)
+    alone, together = (load_model(tmp_path / f"out{n}" / "model")[0] for n in (1, 2))
+    assert {name: tensor.shape for name, tensor in alone.items()} == {
+        name: tensor.shape for name, tensor in together.items()
+    }
+
+
 LONG_CONFIG = """
 size = "tiny"
 n_speakers = 2
