@@ -20,6 +20,7 @@ from sortk.training.asr_batches import (
     SpokenSource,
     Transcription,
     collate_asr,
+    find_end,
 )
 
 TOKENIZER = train_tokenizer(["one two three one two three"], 40, n_speakers=2)
@@ -117,8 +118,22 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     assert example.tokens == [*TOKENIZER.prompt, *TOKENIZER.encode(example.text), TOKENIZER.end]
     first_frames = example.example.targets.argmax(axis=0).tolist()
     assert first_frames == sorted(first_frames)
+    shorter = SpokenSource(simulator, 3, WRITING, min_seconds=2.0).load_asr(1, 0)
+    n_samples, n_spoken = len(shorter.example.samples), len(parse_sst(shorter.text))
+    assert 2 * 16000 <= n_samples < 12 * 16000 and parse_sst(shorter.text) == spoken[:n_spoken]
+    assert all(word.end <= n_samples / 16000 + 1e-4 for word in words[:n_spoken])
+    assert all(word.end > n_samples / 16000 for word in words[n_spoken:])
+    assert len(shorter.frame_tokens) == len(shorter.example.targets) == -(-(n_samples // 160) // 8)
     middle = int((words[0].start + words[0].end) / 2 / 0.08)
     assert example.frame_tokens[middle] in TOKENIZER.encode(words[0].text)
+
+
+def test_simulated_speech_is_cut_between_words() -> None:
+    words = [word("one", "ann", 1.0, 2.0), word("two", "ann", 2.0, 3.0), word("three", "bob", 2.5, 4.0)]
+    assert find_end(words, 0.5) == 0.5 and find_end(words, 9.0) == 9.0  # nobody speaks
+    assert find_end(words, 1.9) == 2.0
+    assert find_end(words, 2.9) == 2.0  # at 3.0 bob is in the middle of a word
+    assert find_end(words, 3.1) == 4.0
 
 
 def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
