@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 import sys
 import time
 from collections import Counter
@@ -482,6 +483,7 @@ def sst_file(seglst: Path, manifest_path: Path | None, options: SstOptions, out:
         _serialize_manifest(manifest_path, seglst, options, out, run_jobs)
     else:
         log.info("%s: %s", out.name, write_sst(seglst, out, options, run_jobs))
+    shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left
 
 
 def train_diar_folder(
