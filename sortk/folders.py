@@ -193,7 +193,9 @@ def build_folder(
             began = time.monotonic()
             with relative_within(root or folder.partial):
                 work(folder.partial)
-            _remove(folder.jobs)
+            if folder.jobs.exists():
+                _remove(folder.jobs)
+                _remove_leftovers(folder)
             _mark_done(folder, time.monotonic() - began)
             log.info("%s: done in %.1f s: %s", identity.title, time.monotonic() - began, folder.final)
         _give_final_name(folder)
@@ -258,8 +260,12 @@ def _check_is_ours(folder: Folder) -> None:
 
 
 def _remove_leftovers(folder: Folder) -> None:
-    """Half-written temporary files of a killed run, and the note of a failed one."""
-    for path in (*folder.partial.rglob(".*.tmp"), folder.failed):
+    """Half-written temporary files of a killed run, and the note of a failed one.
+
+    Jobs of a cluster outlive the run that has submitted them, so while there are any, these files may be theirs.
+    """
+    halves = () if folder.jobs.exists() else folder.partial.rglob(".*.tmp")
+    for path in (*halves, folder.failed):
         path.unlink(missing_ok=True)
 
 

@@ -508,9 +508,10 @@ def write_script(stage: StageJob) -> str:
 def _driving_lines(stage: StageJob) -> list[str]:
     return [
         "# Its time is nearly over, perhaps because its shards had to wait: it goes on in a new job.",
-        """trap 'scontrol requeue "$SLURM_JOB_ID"' USR1""",
+        """trap 'kill "$driver"; wait "$driver"; scontrol requeue "$SLURM_JOB_ID"' USR1""",
         f"{shlex.join(stage.command)} &",
-        "wait $!",
+        "driver=$!",
+        'wait "$driver"',
     ]
 
 

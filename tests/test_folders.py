@@ -195,3 +195,23 @@ def test_the_second_run_is_told_who_holds_the_folder_and_kill_9_frees_it(tmp_pat
     seen = []
     build_folder(folder, identity, lambda out: seen.append((out / "result.txt").read_text(encoding="utf-8")))
     assert seen == ["from the killed run"]
+
+
+def test_files_that_jobs_may_be_writing_are_left_alone_until_the_end(tmp_path: Path) -> None:
+    folder, identity = Folder(tmp_path / "out"), Identity("stage 1 (toy)", {}, {})
+    half, shard = folder.partial / "audio" / ".a.flac.tmp", folder.jobs / "make-0123" / "00000000-00000005.results"
+
+    def be_killed(partial: Path) -> None:
+        for path in (half, shard):
+            path.parent.mkdir(parents=True)
+            path.touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(folder, identity, be_killed)
+
+    def go_on(partial: Path) -> None:
+        assert half.exists() and shard.exists()
+
+    assert build_folder(folder, identity, go_on)
+    assert {path.name for path in folder.final.rglob("*") if path.is_file()} == {"done.json", "stage.log", "usage.json"}
