@@ -121,7 +121,7 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
         n_jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(pickle.dumps(work),),
+        initargs=(pickle.dumps(work), max(1, len(os.sched_getaffinity(0)) // n_jobs)),
     )
     waiting: deque[Future[Any]] = deque()
     remaining = iter(items)
@@ -142,8 +142,10 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
 _work_of_this_worker: Callable[[Any], Any] | None = None
 
 
-def _start_worker(pickled_work: bytes) -> None:
+def _start_worker(pickled_work: bytes, n_threads: int) -> None:
     global _work_of_this_worker  # noqa: PLW0603 - a worker process has exactly one work, set once
+    # Before numpy or torch is loaded with the work: workers that use all cores each wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers in order
     _die_with_parent()
     _work_of_this_worker = pickle.loads(pickled_work)

@@ -85,3 +85,15 @@ def test_without_slurm_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="--cluster slurm: there is no Slurm on this machine .*use --cluster local"):
         choose_cluster("slurm", 4, Folder(tmp_path / "out"))
+
+
+def count_threads(_item: int) -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    n_cores = len(os.sched_getaffinity(0))
+    assert set(run_local(count_threads, range(2), n_jobs=2)) == {max(1, n_cores // 2)}
