@@ -12,7 +12,7 @@ import pytest
 
 from sortk import cli
 
-PACKAGE = Path(cli.__file__).parent
+PACKAGE = Path(cli.__file__).parents[1]
 ROOMS = {
     "formats": {"formats"},
     "corpora": {"corpora", "formats"},

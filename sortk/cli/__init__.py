@@ -1,0 +1,31 @@
+"""The command line: click commands, no logic."""
+
+from __future__ import annotations
+
+import click
+
+from sortk import __version__
+from sortk.cli.data import clean, prepare, simulate, sst, timestamps
+from sortk.cli.files import convert, validate
+from sortk.cli.group import SortkGroup
+from sortk.cli.models import diarize, export_onnx, import_nemo, train_asr, train_diar, transcribe, tune
+from sortk.cli.recipes import run, stage, status, tables
+from sortk.cli.scores import score
+
+
+@click.group(cls=SortkGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="sortk")
+def main() -> None:
+    """Sortformer, whole: speaker diarization sorted by arrival time, and the multi-speaker ASR it supervises.
+
+    Run a recipe with `sortk run`, one of its stages with `sortk stage`, or any step on your own files with the
+    command of its name.
+    """
+
+
+main.add_section("Recipes", run, stage, status, tables)
+main.add_section(
+    "Stages 0 to 8, on your own files", prepare, simulate, clean, timestamps, sst, train_diar, train_asr, tune, score
+)
+main.add_section("Models in use", diarize, transcribe, import_nemo, export_onnx)
+main.add_section("Files", convert, validate)

@@ -1,0 +1,55 @@
+"""Commands for files: convert, validate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from sortk.cli.group import Failures
+from sortk.cli.options import (
+    FILE,
+    with_verbosity,
+)
+
+
+@click.command()
+@click.argument("source", type=FILE, metavar="IN")
+@click.argument("target", type=FILE, metavar="OUT")
+@click.option(
+    "--to",
+    required=True,
+    type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"]),
+    help="The format of OUT; that of IN is found out.",
+)
+@with_verbosity
+def convert(source: Path, target: Path, to: str) -> None:
+    """Convert between RTTM, STM, CTM, SegLST, manifests, Kaldi and lhotse folders.
+
+    Example: sortk convert ref.rttm ref.json --to seglst
+    """
+    from sortk.formats.convert import convert as convert_file
+
+    convert_file(source, target, to)
+
+
+@click.command()
+@click.argument("files", type=FILE, nargs=-1, required=True)
+@with_verbosity
+def validate(files: Sequence[Path]) -> None:
+    """Check files of any format that sortk knows; a line each says what is in them.
+
+    Example: sortk validate ref.rttm train.jsonl
+    """
+    from sortk.formats.validate import validate as validate_file
+
+    failures = Failures()
+    for path in files:
+        try:
+            click.echo(f"{path}: {validate_file(path)}")
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError) as error:
+            failures.tell(error)
+    failures.exit_if_any()

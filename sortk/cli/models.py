@@ -1,0 +1,303 @@
+"""Stages 5 to 7 on files of one's own, and models in use: diarize, transcribe, import and export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from sortk.cli.group import Failures
+from sortk.cli.options import (
+    FILE,
+    FORCE,
+    OUT,
+    SEED,
+    SETTINGS,
+    given_only,
+    typed_options,
+    with_verbosity,
+)
+
+
+@click.command("train-diar")
+@click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
+@click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
+@OUT
+@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_diar.")
+@click.option("--init", type=FILE, help="A model folder or .nemo file whose weights, and sizes, to start from.")
+@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
+@SEED
+@SETTINGS
+@FORCE
+@with_verbosity
+def train_diar(
+    train: Path,
+    valid: Path,
+    out: Path,
+    config: Path | None,
+    init: Path | None,
+    sources: Path | None,
+    seed: int,
+    overrides: Sequence[str],
+    force: bool,
+) -> None:
+    """Stage 5: train a diarizer.
+
+    Writes model/ (config.json, model.safetensors) and checkpoints/; the same command again goes on after a stop.
+
+    Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
+    """
+    from sortk.recipe import read_settings
+    from sortk.stages import train_diar_folder
+    from sortk.training.options import TrainDiarOptions
+
+    options = typed_options(TrainDiarOptions, overrides, **(read_settings(config, "train_diar") if config else {}))
+    train_diar_folder(train, valid, sources, options, init, seed, out, force)
+
+
+@click.command("train-asr")
+@click.option("--train", type=FILE, required=True, help="Manifest of the samples to learn from, with text (stage 4).")
+@click.option("--valid", type=FILE, required=True, help="Manifest of the samples to validate on.")
+@OUT
+@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_asr.")
+@click.option("--init", type=FILE, help="An ASR to start from: a model folder, or a .nemo file.")
+@click.option("--diarizer", type=FILE, help="The Sortformer that tells who speaks: a model folder, or a .nemo file.")
+@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
+@click.option(
+    "--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="Of the transcripts.  [default: word]"
+)
+@SEED
+@SETTINGS
+@FORCE
+@with_verbosity
+def train_asr(
+    train: Path,
+    valid: Path,
+    out: Path,
+    config: Path | None,
+    init: Path | None,
+    diarizer: Path | None,
+    sources: Path | None,
+    level: str | None,
+    seed: int,
+    overrides: Sequence[str],
+    force: bool,
+) -> None:
+    """Stage 6: train a multi-speaker ASR that a diarizer supervises.
+
+    Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command again goes on
+    after a stop.
+
+    Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
+    """
+    from sortk.prepare.sst import SstOptions
+    from sortk.recipe import read_settings
+    from sortk.stages import train_asr_folder
+    from sortk.training.asr_options import TrainAsrOptions
+
+    options = typed_options(TrainAsrOptions, overrides, **(read_settings(config, "train_asr") if config else {}))
+    transcripts = typed_options(SstOptions, [], **given_only({"level": level}))
+    train_asr_folder(train, valid, sources, options, transcripts, init, diarizer, seed, out, force)
+
+
+@click.command()
+@click.option("--model", type=FILE, help="The diarizer: a model folder or a .nemo file.")
+@click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
+@click.option("--manifest", "manifest_path", type=FILE, required=True, help="The development set, with its RTTM.")
+@click.option("--out", type=FILE, required=True, help="The postprocess.toml to write.")
+@click.option("--trials", type=int, help="Of the study in the end, earlier runs included.  [default: 200]")
+@click.option("--collar", type=float, help="Seconds on EACH side of a boundary not scored.  [default: 0.25]")
+@click.option("--storage", metavar="URL", help="A database for the study.  [default: a journal beside OUT]")
+@click.option("--device", help="Where the model runs: cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@SEED
+@SETTINGS
+@with_verbosity
+def tune(
+    model: Path | None,
+    probs: Path | None,
+    manifest_path: Path,
+    out: Path,
+    collar: float | None,
+    device: str | None,
+    seed: int,
+    overrides: Sequence[str],
+    **given: Any,
+) -> None:
+    """Stage 7: find the postprocessing with the lowest DER on a development set.
+
+    Writes OUT and, of the same name, a .json with the history of the search. The same command again goes on with the
+    study; run it in several processes at once, and they share the work.
+
+    Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
+    """
+    from sortk.formats import manifest
+    from sortk.scoring.tune import TuneOptions, hear_sessions, name_cache, read_tune_set, tune_file
+
+    objective = {} if collar is None else {"objective": [{"collar": collar}]}
+    options = typed_options(TuneOptions, overrides, **objective, **given_only(given))
+    sessions = manifest.read(manifest_path)
+    if model is not None and probs is None:
+        probs = name_cache(out, model, sessions)
+        hear_sessions(model, sessions, probs, device)
+    elif model is not None or probs is None:
+        raise click.UsageError("give either --model or --probs")
+    tune_file(read_tune_set(sessions, probs), options, seed, out)
+
+
+@click.command()
+@click.argument("files", type=FILE, nargs=-1, metavar="FILE...")
+@click.option("--model", type=FILE, required=True, help="A model folder, or a .nemo file.")
+@click.option("--postprocess", metavar="TOML|PRESET", help="A postprocess.toml, or none, callhome, dihard3.  [none]")
+@click.option("--out-dir", type=FILE, help="Write <name>.rttm here, not to standard output.")
+@click.option(
+    "--streaming",
+    is_flag=False,
+    flag_value="own",
+    metavar="[PRESET]",
+    help="Hear recordings step by step, with a latency of 0.32, 1.04, 10 or 30.4 s.  [the model's own, or 10]",
+)
+@click.option("--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this.")
+@click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
+@click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
+@click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
+@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@with_verbosity
+def diarize(
+    files: Sequence[Path],
+    model: Path,
+    postprocess: str | None,
+    out_dir: Path | None,
+    streaming: str | None,
+    max_speakers: int | None,
+    int8: bool,
+    probs: bool,
+    plot: bool,
+    device: str | None,
+) -> None:
+    """Find out who spoke when.
+
+    FILE is an audio file, a folder of them, a manifest, or `-`: raw samples from standard input (signed 16 bits, 16
+    kHz, mono), whose lines are printed as they become final. Recordings of any length, rate and number of channels
+    will do; beyond ten minutes they are heard step by step, in bounded memory.
+
+    Example: sortk diarize meeting.wav --model diar_sortformer.nemo > meeting.rttm
+    """
+    from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
+    from sortk.inference.streaming import PRESETS
+    from sortk.stages import DiarizeOutputs, diarize_files, diarize_live
+
+    if streaming not in (None, OWN_STEPS, *PRESETS):  # `--streaming FILE`, as if FILE were a preset
+        if streaming != "-" and not Path(str(streaming)).exists():
+            raise click.BadParameter(f"{streaming!r} is none of {', '.join(PRESETS)}", param_hint="--streaming")
+        files, streaming = [Path(str(streaming)), *files], OWN_STEPS
+    if not files:
+        raise click.UsageError("give a FILE, or `-` for standard input")
+    live = Path("-") in files
+    if live and (len(files) > 1 or out_dir):
+        raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    if out_dir is None and (probs or plot):
+        raise click.UsageError("--probs and --plot need --out-dir")
+    options = DiarizeOptions(
+        streaming=streaming or (OWN_STEPS if live else None),
+        max_speakers=max_speakers,
+        postprocess=choose_postprocess(postprocess),
+    )
+    diarizer = load(model, options, device, int8)
+    if live:
+        diarize_live(diarizer, sys.stdin.buffer)
+        return
+    failures = Failures()
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot), failures.tell)
+    failures.exit_if_any()
+
+
+@click.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--model", type=FILE, required=True, help="A model folder of train-asr, or a .nemo file.")
+@click.option("--diarizer", type=FILE, help="Tells who speaks, instead of the diarizer inside the model.")
+@click.option("--out-dir", type=FILE, help="Write a file for each recording here, not to standard output.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["seglst", "stm", "txt"]),
+    default="seglst",
+    show_default=True,
+    help="Words with times, utterances with times, or text for people.",
+)
+@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Of the search; 1 is greedy.")
+@click.option("--lang", help="Language of the words, for their times.  [default: en_US]")
+@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@with_verbosity
+def transcribe(
+    files: Sequence[Path],
+    model: Path,
+    diarizer: Path | None,
+    out_dir: Path | None,
+    style: str,
+    beam: int,
+    lang: str | None,
+    device: str | None,
+) -> None:
+    """Write down who said what.
+
+    FILE is an audio file, a folder of them, or a manifest. Long recordings are cut at silences; speakers are those of
+    the whole recording. Times of words are approximate.
+
+    Example: sortk transcribe meeting.wav --model exp/asr/model --format txt
+    """
+    from sortk.inference.transcribe import TranscribeOptions, load_transcriber
+    from sortk.models.decoding import DecodingOptions
+    from sortk.stages import transcribe_files
+
+    options = TranscribeOptions(decoding=DecodingOptions(beam=beam), **given_only({"lang": lang}))
+    transcriber = load_transcriber(model, diarizer, options, device)
+    failures = Failures()
+    transcribe_files(transcriber, files, out_dir, style, failures.tell)
+    failures.exit_if_any()
+
+
+@click.command("import-nemo")
+@click.argument("file", type=FILE, metavar="FILE.nemo")
+@click.option("--out", type=FILE, required=True, help="The model folder to write.")
+@with_verbosity
+def import_nemo(file: Path, out: Path) -> None:
+    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, NEST encoder or Canary.
+
+    Wherever a model is asked for, the .nemo file itself will do as well; a model folder loads faster. Nothing in the
+    file is executed.
+
+    Example: sortk import-nemo diar_sortformer_4spk-v1.nemo --out models/sortformer
+    """
+    from sortk.inference.load import import_nemo as import_file
+
+    import_file(file, out)
+
+
+@click.command("export-onnx")
+@click.option("--model", type=FILE, required=True, help="A Sortformer: a model folder or .nemo file.")
+@click.option("--out", type=FILE, required=True, help="The file to write.")
+@click.option(
+    "--part",
+    type=click.Choice(["offline", "step", "features"]),
+    default="offline",
+    show_default=True,
+    help="All of it, for clips of any length; a step of a stream; or the log-mel frames that a step takes.",
+)
+@click.option(
+    "--preset", help="Of a step: 0.32, 1.04, 10 or 30.4 seconds of latency.  [default: the model's own, or 10]"
+)
+@with_verbosity
+def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
+    """Write a Sortformer as an ONNX graph, for runtimes without Python and torch.
+
+    onnxruntime must compute from it what torch computes, or there is no file. A step takes mel frames and its state,
+    and gives posteriors and the next state (next_...); all zeros are the state at the start.
+
+    Example: sortk export-onnx --model models/sortformer --out sortformer.onnx
+    """
+    from sortk.inference.export import export_onnx as export_file
+
+    export_file(model, out, part, preset)
