@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sortk import __version__
 from sortk.cli.data import clean, prepare, simulate, sst, timestamps
+from sortk.cli.doctor import completion, doctor, print_version
 from sortk.cli.files import convert, validate
 from sortk.cli.group import SortkGroup
 from sortk.cli.models import diarize, export_onnx, import_nemo, train_asr, train_diar, transcribe, tune
@@ -14,7 +14,14 @@ from sortk.cli.scores import score
 
 
 @click.group(cls=SortkGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(__version__, prog_name="sortk")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the versions of sortk, Python, torch and CUDA.",
+)
 def main() -> None:
     """Sortformer, whole: speaker diarization sorted by arrival time, and the multi-speaker ASR it supervises.
 
@@ -29,3 +36,4 @@ main.add_section(
 )
 main.add_section("Models in use", diarize, transcribe, import_nemo, export_onnx)
 main.add_section("Files", convert, validate)
+main.add_section("This machine", doctor, completion)

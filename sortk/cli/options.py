@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -46,6 +47,14 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]
     return decorate
 
 
+def complete_recipe(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """What a shell offers after --recipe: shipped recipes, else files."""
+    from sortk.recipe import shipped_recipes
+
+    names = [name for name in shipped_recipes() if name.startswith(typed)]
+    return [CompletionItem(name) for name in names] or [CompletionItem(typed, type="file")]
+
+
 JOBS = with_options(
     click.option("--nj", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use."),
     click.option(
@@ -67,7 +76,13 @@ LANGUAGE = with_options(
     ),
 )
 RECIPE = with_options(
-    click.option("--recipe", required=True, metavar="NAME|PATH", help="A shipped recipe, or a recipe.toml."),
+    click.option(
+        "--recipe",
+        required=True,
+        metavar="NAME|PATH",
+        shell_complete=complete_recipe,
+        help="A shipped recipe, or a recipe.toml.",
+    ),
     click.option("--exp", type=FILE, help="Where the stages' folders are.  [default: exp/<recipe>]"),
     click.option(
         "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
