@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
-from sortk.records import RunJobs, Source, Word
+from sortk.records import LATER, RunJobs, Source, Word
 
 SAMPLE_RATE = 16_000
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale
@@ -63,12 +63,16 @@ class EspeakOptions:
 
     speakers: int = 84  # up to 84, women and men in turn; with 6 or more, every split has a woman and a man
     utterances_per_speaker: int = 60  # about 2.1 s each
+    # Of each rule of the grammar, the first so many alternatives: 4 leave 132 words. None: all, 529 words.
+    alternatives: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if not 1 <= self.speakers <= len(all_speakers()):
             raise ValueError(f"speakers must be from 1 to {len(all_speakers())}, not {self.speakers}")
         if self.utterances_per_speaker < 1:
             raise ValueError(f"utterances_per_speaker must be at least 1, not {self.utterances_per_speaker}")
+        if self.alternatives is not None and self.alternatives < 2:
+            raise ValueError(f"alternatives must be at least 2, not {self.alternatives}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +112,31 @@ def _speaker(gender: str, variant: str, index: int, pitch: int, take: int) -> Es
 
 def prepare(options: EspeakOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
     """Speaks everything that is not there yet; a job is one speaker."""
-    synthesize = partial(synthesize_speaker, n_utterances=options.utterances_per_speaker, seed=seed, out_dir=out_dir)
+    synthesize = partial(synthesize_speaker, options=options, seed=seed, out_dir=out_dir)
     parts = run_jobs(synthesize, all_speakers()[: options.speakers])
     return [source for part in parts for source in sources.read(part)]
 
 
-def synthesize_speaker(speaker: EspeakSpeaker, n_utterances: int, seed: int, out_dir: Path) -> Path:
+def synthesize_speaker(speaker: EspeakSpeaker, options: EspeakOptions, seed: int, out_dir: Path) -> Path:
     """Writes one speaker's audio and sources, unless they are there; returns the path of the sources."""
     sources_path = out_dir / "speakers" / f"{speaker.name}.jsonl"
     audio_path = out_dir / "flac" / f"{speaker.name}.flac"
     if not sources_path.exists():
-        samples, utterances = _speak_utterances(speaker, n_utterances, seed, audio_path)
+        samples, utterances = _speak_utterances(speaker, options, seed, audio_path)
         audio.write_flac(audio_path, samples, SAMPLE_RATE)
         sources.write(sources_path, utterances)
     return sources_path
 
 
 def _speak_utterances(
-    speaker: EspeakSpeaker, n_utterances: int, seed: int, audio_path: Path
+    speaker: EspeakSpeaker, options: EspeakOptions, seed: int, audio_path: Path
 ) -> tuple[audio.Samples, list[Source]]:
     blocks: list[audio.Samples] = []
     utterances: list[Source] = []
     n_before = 0
     with open_synthesizer(speaker.voice, stable_random(seed, speaker.name).getrandbits(31)) as synthesizer:
-        for index in range(n_utterances):
-            sentence = make_sentence(seed, speaker.name, index)
+        for index in range(options.utterances_per_speaker):
+            sentence = make_sentence(seed, speaker.name, index, options.alternatives)
             speech = synthesizer.speak(sentence.spoken, sentence.word_positions)
             block = _resample(speech)
             name = f"{speaker.name}-{index:04d}"

@@ -257,19 +257,23 @@ class Sentence:
         return " ".join(self.words)
 
 
-def make_sentence(seed: int, speaker: str, index: int) -> Sentence:
-    """The `index`-th sentence of a speaker: the same on every machine and in any order of calls."""
+def make_sentence(seed: int, speaker: str, index: int, alternatives: int | None = None) -> Sentence:
+    """The `index`-th sentence of a speaker: the same on every machine and in any order of calls.
+
+    With `alternatives`, of each rule only the first so many: fewer words, for models that have minutes to learn them.
+    """
     rng = stable_random(seed, speaker, index)
     kind = rng.choices(list(KINDS), weights=list(KINDS.values()))[0]
     while True:
-        sentence = Sentence(_expand(kind, rng))
+        sentence = Sentence(_expand(kind, rng, alternatives))
         if _is_natural(sentence.words):
             return sentence
 
 
-def vocabulary() -> set[str]:
+def vocabulary(alternatives: int | None = None) -> set[str]:
     """Every word that a sentence can hold."""
-    return {word for rule in GRAMMAR.values() for template in rule for word in _WORD.findall(_SLOT.sub(" ", template))}
+    templates = [template for rule in GRAMMAR.values() for template in rule[:alternatives]]
+    return {word for template in templates for word in _WORD.findall(_SLOT.sub(" ", template))}
 
 
 def _is_natural(words: list[str]) -> bool:
@@ -278,6 +282,6 @@ def _is_natural(words: list[str]) -> bool:
     return len(words) <= MAX_WORDS and len(set(content)) == len(content)
 
 
-def _expand(rule: str, rng: random.Random) -> str:
+def _expand(rule: str, rng: random.Random, alternatives: int | None) -> str:
     """One alternative of the rule, with its slots filled from left to right."""
-    return _SLOT.sub(lambda slot: _expand(slot[1], rng), rng.choice(GRAMMAR[rule]))
+    return _SLOT.sub(lambda slot: _expand(slot[1], rng, alternatives), rng.choice(GRAMMAR[rule][:alternatives]))

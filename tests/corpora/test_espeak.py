@@ -159,7 +159,7 @@ def test_all_speakers_are_equally_loud(corpus: tuple[Path, list[Source]]) -> Non
 def test_order_processes_and_repetition_change_no_byte(tmp_path: Path) -> None:
     variants = ("f1", "f5", "sandro")  # with flutter; with breath and echo; with roughness: all that espeak-ng keeps
     chosen = [next(speaker for speaker in SPEAKERS if speaker.voice.variant == variant) for variant in variants]
-    work = partial(synthesize_speaker, n_utterances=3, seed=1)
+    work = partial(synthesize_speaker, options=EspeakOptions(utterances_per_speaker=3), seed=1)
     for speaker in chosen:
         work(speaker, out_dir=tmp_path / "forward")
     for speaker in reversed(chosen):

@@ -55,3 +55,11 @@ def test_nobody_says_rice_and_rice() -> None:
     for sentence in SENTENCES:
         eaten = [word for word in sentence.words if word in foods]
         assert len(eaten) == len(set(eaten)), sentence.spoken
+
+
+def test_fewer_alternatives_leave_fewer_words() -> None:
+    few = {word for index in range(2000) for word in make_sentence(0, "anna", index, alternatives=4).words}
+    assert few < vocabulary(alternatives=4) < vocabulary()
+    assert len(few) == 132
+    assert "yeah" in few  # the first back-channel
+    assert "fish" not in few  # the ninth food
