@@ -1,7 +1,8 @@
 """How fast the 123M model is on one core, and how much memory long recordings take.
 
 1. 90 s of audio: the model's own floating-point operations, counted, per second, against the rate of a plain matrix
-   product of its size in the same run. Then with int8, and what that changes in the posteriors (random weights).
+   product of its size in the same run. Then with int8, beside the ratio of the same matrix product with int8 and
+   without, which is what the processor can gain; and what it changes in the posteriors (random weights).
 2. 10 minutes and 1 hour in steps: time per second of audio, and the peak of memory, each in a process of its own;
    `bench_diarize.py 10 60 240` takes other minutes. Then 8 hours with a tiny model, whose time and memory are mostly
    those of reading.
@@ -21,14 +22,17 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import torch
+from torch import nn
 from torch.nn import functional
 
 from sortk.formats.model_folder import save_model
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
+from sortk.inference.int8 import Int8Linear
 from sortk.models.frames import count_frames
 from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
 
 SECONDS = 90
+GEMM_FLOPS = 2 * 1125 * 512 * 2048
 MIN_SHARE_OF_GEMM, MIN_INT8_RATIO, MAX_GIGABYTES = 0.65, 1.5, 2.5
 
 
@@ -59,7 +63,13 @@ def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
 def measure_gemm() -> float:
     """Operations per second of the product that a feed-forward layer is."""
     x, weight = torch.randn(1125, 512), torch.randn(2048, 512)
-    return 2 * 1125 * 512 * 2048 / cpu_seconds(lambda: functional.linear(x, weight), 20)
+    return GEMM_FLOPS / cpu_seconds(lambda: functional.linear(x, weight), 20)
+
+
+def measure_int8_gemm() -> float:
+    """The same, with int8."""
+    x, linear = torch.randn(1125, 512), Int8Linear(nn.Linear(512, 2048, bias=False))
+    return GEMM_FLOPS / cpu_seconds(lambda: linear(x), 20)
 
 
 def make_speech(seconds: int) -> np.ndarray:
@@ -73,15 +83,16 @@ def bench_90_seconds(folder: Path) -> None:
     samples = make_speech(SECONDS)
     exact, int8 = load(folder, device="cpu"), load(folder, int8=True)
     probs, rounded = exact.hear_samples(samples), int8.hear_samples(samples)  # and positions are projected
-    gemm, plain, fast = 0.0, float("inf"), float("inf")
+    gemm, int8_gemm, plain, fast = 0.0, 0.0, float("inf"), float("inf")
     for _ in range(3):  # in turn, so that each has its share of quiet moments
-        gemm = max(gemm, measure_gemm())
+        gemm, int8_gemm = max(gemm, measure_gemm()), max(int8_gemm, measure_int8_gemm())
         plain = min(plain, cpu_seconds(lambda: exact.hear_samples(samples), 1))
         fast = min(fast, cpu_seconds(lambda: int8.hear_samples(samples), 1))
     rate = count_flops(SIZES["base"], count_frames(len(samples))) / plain
     print(f"{SECONDS} s: {plain:.2f} s, real-time factor {plain / SECONDS:.4f}")
     print(f"{rate / 1e9:.0f} GFLOP/s, matrix product {gemm / 1e9:.0f}: {tell(rate / gemm, MIN_SHARE_OF_GEMM)}")
-    print(f"int8: {fast:.2f} s, {tell(plain / fast, MIN_INT8_RATIO)}")
+    limit = f"the matrix product alone {int8_gemm / gemm:.2f} x"
+    print(f"int8: {fast:.2f} s, {tell(plain / fast, MIN_INT8_RATIO)}; {limit}")
     difference, turned = np.abs(probs - rounded), (probs > 0.5) != (rounded > 0.5)
     print(f"      posteriors differ by {difference.mean():.5f}, at most {difference.max():.4f}")
     print(f"      decisions at 0.5 differ in {turned.mean():.3%}")
