@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
     from sortk.inference.transcribe import Transcriber
     from sortk.prepare.pieces import SpeakerIndex
+    from sortk.report.experiment import ExperimentFolders
     from sortk.scoring.results import WerResult
 
 log = logging.getLogger(__name__)
@@ -215,7 +216,7 @@ def tune(run: StageRun) -> None:
 
 
 def score(run: StageRun) -> None:
-    """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md."""
+    """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md, report.html."""
     from sortk.formats.files import atomic_text
     from sortk.inference.pools import PooledDiarizer
     from sortk.inference.postprocess import Postprocess, read_postprocess
@@ -244,6 +245,21 @@ def score(run: StageRun) -> None:
     with atomic_text(run.out / "RESULTS.md") as file:
         file.write(format_results(results))
     print(format_results(replace(results, settings={})), end="")
+    _report_scores(run)
+
+
+def _report_scores(run: StageRun) -> None:
+    """The page. It also shows stages that this one does not read: nothing that is measured hangs on them."""
+    from sortk.report.experiment import find_folders
+
+    roots = dict.fromkeys([run.out.parent, *(folder.parent for folder in run.inputs.values())])
+    folders = find_folders(list(roots), {**run.inputs, "score": run.out})
+    try:
+        write_report(folders, run.out / "report.html")
+    except (ValueError, OSError) as error:  # what was measured stands all the same
+        log.warning("there is no report.html: %s", error)
+        return
+    print(f"\nReport: {run.out.with_name(run.out.name.removesuffix('.partial')) / 'report.html'}")
 
 
 def _score_asr(run: StageRun) -> list[WerResult]:
@@ -575,11 +591,13 @@ class DiarizeOutputs:
     folder: Path | None = None
     probs: bool = False
     plot: bool = False
+    html: bool = False
 
     def write(self, session: Session, segments: Sequence[Segment], probs: Any) -> None:
         from sortk.formats import rttm
         from sortk.formats.files import atomic_text
         from sortk.inference.diarize import posteriors_path, save_posteriors
+        from sortk.report.recording import format_recording
         from sortk.report.timeline import draw_timeline
 
         if self.folder is None:
@@ -593,6 +611,9 @@ class DiarizeOutputs:
         if self.plot:
             with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
                 file.write(draw_timeline(segments, title=session.session_id))
+        if self.html:
+            with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
+                file.write(format_recording(session, segments, probs))
 
 
 def diarize_files(
@@ -667,3 +688,41 @@ def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
         words = seglst.read(session.seglst_path) if session.seglst_path else []
         with atomic_text(out / f"{session.session_id}.svg") as file:
             file.write(draw_timeline(segments, words, session.duration, title=session.session_id))
+
+
+def report_experiment(exp: Path, out: Path | None) -> Path:
+    """`sortk report`; by default the page lies where stage 8 puts it, or else in the experiment's folder."""
+    from sortk.report.experiment import open_experiment
+
+    folders = open_experiment(exp)
+    out = out or folders.stages.get("score", exp) / "report.html"
+    write_report(folders, out)
+    return out
+
+
+def write_report(folders: ExperimentFolders, out: Path) -> None:
+    """One self-contained page of an experiment."""
+    from sortk.formats.files import atomic_text
+    from sortk.report.experiment import format_report
+
+    with atomic_text(out) as file:
+        file.write(format_report(folders, _read_speaker_words(folders)))
+
+
+def _read_speaker_words(folders: ExperimentFolders) -> Callable[[str], dict[str, list[str]]]:
+    """How the words of a serialized transcript were scored: by speaker, normalised as stage 8 was told to."""
+    from sortk.report.curves import read_json
+    from sortk.scoring.normalizers import find_normalizer
+    from sortk.scoring.wer_transcripts import parse_turns
+
+    done = folders.file("score", "scores.json")
+    settings = read_json(done)["settings"] if done else {}
+    normalizer = find_normalizer(settings.get("score", {}).get("normalizer", "none"))
+
+    def words_of(text: str) -> dict[str, list[str]]:
+        turns: dict[str, list[str]] = {}
+        for speaker, said in parse_turns(text):
+            turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
+        return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
+
+    return words_of

@@ -163,6 +163,9 @@ def tune(
 @click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
+@click.option(
+    "--html", is_flag=True, help="Also write <name>.html: the same with posteriors and sound (its first hour)."
+)
 @click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @with_verbosity
 def diarize(
@@ -175,6 +178,7 @@ def diarize(
     int8: bool,
     probs: bool,
     plot: bool,
+    html: bool,
     device: str | None,
 ) -> None:
     """Find out who spoke when.
@@ -198,8 +202,8 @@ def diarize(
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
-    if out_dir is None and (probs or plot):
-        raise click.UsageError("--probs and --plot need --out-dir")
+    if out_dir is None and (probs or plot or html):
+        raise click.UsageError("--probs, --plot and --html need --out-dir")
     options = DiarizeOptions(
         streaming=streaming or (OWN_STEPS if live else None),
         max_speakers=max_speakers,
@@ -210,7 +214,7 @@ def diarize(
         diarize_live(diarizer, sys.stdin.buffer)
         return
     failures = Failures()
-    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot), failures.tell)
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html), failures.tell)
     failures.exit_if_any()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sortk.formats import rttm, seglst
 from sortk.formats.files import atomic_text
 from sortk.formats.objects import encode
+from sortk.inference.diarize import posteriors_path, save_posteriors
 from sortk.inference.postprocess import Postprocess, find_segments, name_segments
 from sortk.records import Segment, Session
 from sortk.scoring.der import score_der
@@ -45,8 +46,11 @@ def evaluate_diarizer(
     options: DerOptions,
     folder: Path,
 ) -> list[DerResult]:
-    """DER with each postprocessing; its hypotheses go to folder/<postprocessing>/<session>.rttm."""
+    """DER with each postprocessing; its hypotheses go to folder/<postprocessing>/<session>.rttm, posteriors to
+    folder/probs/<session>.npy."""
     posteriors = {session.session_id: probs for session, probs in diarizer.hear(sessions)}
+    for session in sessions:
+        save_posteriors(posteriors_path(folder / "probs", session), posteriors[session.session_id])
     annotated = make_tune_set(sessions, posteriors)
     results = []
     for name, chosen in postprocessing.items():

@@ -1,0 +1,129 @@
+"""What the page shows of training and data: curves of log.jsonl, hours kept and dropped, simulated conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sortk.formats import manifest
+from sortk.formats.annotation import annotated
+from sortk.formats.files import read_lines
+from sortk.formats.objects import decode
+from sortk.records import Segment, Session
+from sortk.report.errors import merge_turns
+
+MAX_POINTS = 600  # of a curve; a longer one is thinned
+MAX_SESSIONS = 500  # of a set whose ratios are drawn
+N_BINS = 24
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return decode("\n".join(line for _, line in read_lines(path)), path, None)
+
+
+def read_training(log_path: Path) -> dict[str, Any]:
+    """log.jsonl by columns: `x` counts steps over all phases; `phases` tells where each begins; lines with a score are
+    validations."""
+    trained: list[dict[str, Any]] = []
+    validated: list[dict[str, Any]] = []
+    phases: list[dict[str, Any]] = []
+    begin = last = 0
+    for number, line in read_lines(log_path):
+        entry = decode(line, log_path, number)
+        if not phases or phases[-1]["name"] != entry["phase"]:
+            begin = last
+            phases.append({"name": entry["phase"], "x": begin})
+        last = max(last, begin + entry["step"])
+        (validated if "score" in entry else trained).append({**entry, "x": begin + entry["step"]})
+    return {"phases": phases, "steps": last, "train": _columns(_thin(trained)), "valid": _columns(validated)}
+
+
+def _thin(entries: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    step = -(-len(entries) // MAX_POINTS) or 1
+    return entries[::step]
+
+
+def _columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Each number as [x, value] pairs; a phase need not have all of them."""
+    columns: dict[str, list[Any]] = {}
+    for entry in entries:
+        for name, value in entry.items():
+            if name != "x" and isinstance(value, (int, float)):
+                columns.setdefault(name, []).append([entry["x"], float(f"{value:.5g}")])
+    return columns
+
+
+def read_cleaning(summary_path: Path) -> list[dict[str, Any]]:
+    """Hours kept, and dropped by each rule, of every set, for the diarizer and for the ASR."""
+    return [
+        {
+            "set": name,
+            "use": use,
+            "hours_in": part["in"]["hours"],
+            "hours_out": part["out"]["hours"],
+            "pieces_out": part["out"]["pieces"],
+            "dropped": {rule: cut["hours"] for rule, cut in part["rejected_by_rule"].items()},
+        }
+        for name, own in read_json(summary_path).items()
+        for use, part in own.items()
+        if use in ("diar", "asr")
+    ]
+
+
+def read_simulation(folder: Path) -> dict[str, Any]:
+    """Overlap, silence and turns of simulated sessions, against what was asked for."""
+    done = folder / "done.json"
+    asked = read_json(done)["settings"].get("simulate", {}) if done.is_file() else {}
+    sets = {path.stem: manifest.read(path) for path in sorted(folder.glob("*.jsonl"))}
+    return {
+        "target": {name: asked[name] for name in ("overlap", "silence") if name in asked},
+        "sets": [{"set": name, **describe_set(sessions)} for name, sessions in sets.items() if sessions],
+    }
+
+
+def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
+    """Histograms over sessions (ratios) and turns (seconds); of a large set, of its first sessions."""
+    overlap, silence, turns = [], [], []
+    for session, segments in annotated(sessions[:MAX_SESSIONS]):
+        own = measure_ratios(segments, session.duration or 0.0)
+        overlap.append(own[0])
+        silence.append(own[1])
+        turns += [end - start for spans in merge_turns(segments).values() for start, end in spans]
+    return {
+        "sessions": len(sessions),
+        "looked_at": min(len(sessions), MAX_SESSIONS),
+        "hours": sum(session.duration or 0.0 for session in sessions) / 3600,
+        "overlap": _histogram(overlap, 0.5),
+        "silence": _histogram(silence, 0.5),
+        "turns": _histogram(turns, 12.0),
+    }
+
+
+def measure_ratios(segments: Sequence[Segment], duration: float) -> tuple[float, float]:
+    """Overlap: time with two or more speakers over time with at least one. Silence: time with none over all."""
+    changes = sorted(
+        change for spans in merge_turns(segments).values() for start, end in spans for change in ((start, 1), (end, -1))
+    )
+    spoken = overlapped = before = 0.0
+    n_speaking = 0
+    for time, change in changes:
+        spoken += (time - before) * (n_speaking >= 1)
+        overlapped += (time - before) * (n_speaking >= 2)
+        n_speaking, before = n_speaking + change, time
+    return (overlapped / spoken if spoken else 0.0), (max(0.0, 1 - spoken / duration) if duration else 0.0)
+
+
+def _histogram(values: Sequence[float], highest: float) -> dict[str, Any]:
+    """Counts of equal bins from 0 on; what lies above the last one counts in it."""
+    counts, _ = np.histogram(np.clip(values, 0, highest), bins=N_BINS, range=(0, highest))
+    return {
+        "highest": highest,
+        "counts": counts.tolist(),
+        "median": median(values) if values else 0.0,
+        "mean": sum(values) / len(values) if values else 0.0,
+    }

@@ -1,0 +1,322 @@
+"""The report of an experiment: all that its folders hold, as one page. What is missing is left out, and named.
+
+Every scored session is in the table. Sound is large, so only some sessions have it: the worst, those in the middle and
+the best, in turn, until a budget is used up; the views of sessions (turns, errors, posteriors, words) have another. So
+a page stays below 30 MB, whatever it reports on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from sortk.formats import manifest, rttm, seglst
+from sortk.formats.files import read_lines
+from sortk.formats.objects import decode
+from sortk.records import Segment, Session
+from sortk.report.alignment import SpeakerWords, align_speakers
+from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
+from sortk.report.page import encode_data, format_page
+from sortk.report.session import Scored, describe_session, describe_sound, shift
+from sortk.report.sound import read_posteriors
+
+log = logging.getLogger(__name__)
+
+STAGES = {
+    "prepare": "00-prepare",
+    "simulate": "01-simulate",
+    "clean": "02-clean",
+    "timestamps": "03-timestamps",
+    "sst": "04-sst",
+    "train-diar": "05-train-diar",
+    "train-asr": "06-train-asr",
+    "tune": "07-tune",
+    "score": "08-score",
+}
+RATES = ("der", "miss", "false_alarm", "confusion", "jer", "speaker_count_accuracy", "scored_seconds", "n_sessions")
+SETTLED = "tuned"  # the postprocessing whose hypotheses are shown, if it is there
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of an experiment's sessions goes into a page."""
+
+    heard_sessions: int = 24  # have sound;
+    heard_seconds: float = 300.0  # of a longer one, only its beginning
+    sound_bytes: int = 11_000_000  # all sound together, as text
+    view_bytes: int = 10_000_000  # all views together
+
+
+@dataclass(frozen=True)
+class ExperimentFolders:
+    """Where the finished stages are."""
+
+    stages: Mapping[str, Path]
+    variants: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of variants that have stages of their own."""
+
+    @property
+    def missing(self) -> list[str]:
+        return [folder for name, folder in STAGES.items() if name not in self.stages]
+
+    def file(self, stage: str, name: str) -> Path | None:
+        """A file of a stage, if both are there."""
+        path = self.stages[stage] / name if stage in self.stages else None
+        return path if path and path.is_file() else None
+
+
+def find_folders(roots: Sequence[Path], known: Mapping[str, Path] | None = None) -> ExperimentFolders:
+    """The stages in the first of the roots that has each, and those that are known; variants beside them."""
+    stages = {
+        name: root / folder
+        for root in reversed(roots)
+        for name, folder in STAGES.items()
+        if (root / folder / "done.json").is_file()
+    }
+    variants = {path.name.removeprefix("variant-"): path for root in roots[:1] for path in root.glob("variant-*")}
+    return ExperimentFolders({**stages, **(known or {})}, dict(sorted(variants.items())))
+
+
+def open_experiment(exp: Path) -> ExperimentFolders:
+    """The stages of an experiment; of a variant's folder, also those that it shares with the recipe."""
+    if not exp.is_dir():
+        raise FileNotFoundError(f"{exp}: no such folder; give that of an experiment, such as exp/mini")
+    folders = find_folders([exp, exp.parent] if exp.name.startswith("variant-") else [exp])
+    if not folders.stages:
+        raise ValueError(f"{exp}: has no finished stage, so there is nothing to report; see `sortk status`")
+    return folders
+
+
+def format_report(folders: ExperimentFolders, speaker_words: SpeakerWords, budget: Budget | None = None) -> str:
+    """The page of an experiment."""
+    scores_path = folders.file("score", "scores.json")
+    scores = read_json(scores_path) if scores_path else {}
+    name = scores.get("recipe") or next(iter(folders.stages.values())).parent.name
+    parts = {
+        "kind": "experiment",
+        "title": name,
+        "about": _read_about(folders, scores),
+        "missing": folders.missing,
+        "der": _read_der(folders, scores),
+        "wer": _read_wer(folders, scores),
+        "training": _read_trainings(folders),
+        "tuning": _read_optional(folders.file("tune", "postprocess.json"), read_json),
+        "cleaning": _read_optional(folders.file("clean", "summary.json"), read_cleaning),
+        "simulation": _read_optional(folders.stages.get("simulate"), read_simulation),
+        "sessions": _Sessions(folders, scores, speaker_words, budget or Budget()).describe(),
+        "settings": _flatten(scores.get("settings", {})),
+    }
+    return format_page(f"sortk: {name}", parts)
+
+
+def _read_optional(path: Path | None, read: Callable[[Path], Any]) -> Any:
+    return read(path) if path else None
+
+
+def _read_about(folders: ExperimentFolders, scores: Mapping[str, Any]) -> dict[str, Any]:
+    done = [path / "done.json" for path in folders.stages.values() if (path / "done.json").is_file()]
+    versions = read_json(done[-1]).get("versions", {}) if done else {}
+    return {"commit": scores.get("commit"), "date": scores.get("date"), "versions": versions}
+
+
+def _scores_with_variants(
+    folders: ExperimentFolders, scores: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "", scores
+    for name, folder in folders.variants.items():
+        path = folder / STAGES["score"] / "scores.json"
+        if path.is_file():
+            yield name, read_json(path)
+
+
+def _read_der(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Table 1: a row per system and postprocessing; a variant that shares the diarizer has no row of its own."""
+    rows: dict[str, dict[str, Any]] = {}
+    for variant, own in _scores_with_variants(folders, scores):
+        for result in own.get("der", ()):
+            row = {
+                **{key: result[key] for key in ("system", "test_set", "postprocessing", "settings")},
+                "overall": {**_rates(result["overall"]), "interval": result["overall"].get("der_interval_95")},
+                "by_speakers": {n: _rates(counts) for n, counts in result.get("by_speakers", {}).items()},
+            }
+            rows.setdefault(encode_data(row), {**row, "variant": variant})
+    return list(rows.values())
+
+
+def _rates(counts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: counts.get(key) for key in RATES}
+
+
+def _read_wer(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tables 2 and 3: a row per system and score."""
+    return [
+        {
+            **{key: result[key] for key in ("system", "test_set", "settings", "overall")},
+            "n_sessions": len(result["sessions"]),
+            "variant": variant,
+        }
+        for variant, own in _scores_with_variants(folders, scores)
+        for result in own.get("wer", ())
+    ]
+
+
+def _read_trainings(folders: ExperimentFolders) -> list[dict[str, Any]]:
+    logs = {"Diarizer": folders.file("train-diar", "log.jsonl"), "ASR": folders.file("train-asr", "log.jsonl")}
+    for variant, folder in folders.variants.items():
+        for kind, stage in (("Diarizer", "train-diar"), ("ASR", "train-asr")):
+            path = folder / STAGES[stage]
+            if (path / "done.json").is_file() and (path / "log.jsonl").is_file():
+                logs[f"{kind}, variant {variant}"] = path / "log.jsonl"
+    return [{"name": name, **read_training(path)} for name, path in logs.items() if path]
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
+    """[table.key, value] pairs."""
+    found: list[list[str]] = []
+    for key, value in settings.items():
+        found += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [[f"{prefix}{key}", value]]
+    return found
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """The scored sessions of an experiment, worst first."""
+
+    folders: ExperimentFolders
+    scores: Mapping[str, Any]
+    speaker_words: SpeakerWords
+    budget: Budget
+
+    def describe(self) -> list[dict[str, Any]]:
+        rows = [row for result in self._shown_results().values() for row in _session_rows(result)]
+        rows.sort(key=lambda row: -(row["der"] if row["der"] is not None else -1.0))
+        samples = self._read_samples()
+        for row in rows:
+            row.update(_count_words(samples.get((row["set"], row["id"]), ())))
+        self._add_views(rows, samples)
+        return rows
+
+    def _shown_results(self) -> dict[str, Mapping[str, Any]]:
+        """Of each test set the tuned hypotheses, else the first that there are."""
+        chosen: dict[str, Mapping[str, Any]] = {}
+        for result in self.scores.get("der", ()):
+            if result["test_set"] not in chosen or result["postprocessing"] == SETTLED:
+                chosen[result["test_set"]] = result
+        return chosen
+
+    def _manifest(self, test_set: str) -> dict[str, Session]:
+        paths = [self.folders.file(stage, f"{test_set}.jsonl") for stage in ("prepare", "simulate")]
+        return {session.session_id: session for path in paths if path for session in manifest.read(path)}
+
+    def _read_samples(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """The ASR's samples with their scores, by test set and the session of which they are parts."""
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for result in self.scores.get("wer", ()):
+            path = self.folders.file("sst", f"{result['test_set']}.jsonl")
+            if result["settings"].get("metric") != "cpwer" or path is None:
+                continue
+            by_audio: dict[Path, list[Session]] = {}
+            for session in self._manifest(result["test_set"]).values():
+                by_audio.setdefault(session.audio_path.resolve(), []).append(session)
+            for sample in manifest.read(path):
+                owner = _find_owner(sample, by_audio.get(sample.audio_path.resolve(), ()))
+                if owner and sample.session_id in result["sessions"]:
+                    counts = result["sessions"][sample.session_id]
+                    entry = {"sample": sample, "start": sample.offset - owner.offset, "counts": counts}
+                    found.setdefault((result["test_set"], owner.session_id), []).append(entry)
+        return found
+
+    def _add_views(self, rows: list[dict[str, Any]], samples: Mapping[tuple[str, str], list[dict[str, Any]]]) -> None:
+        results = self._shown_results()
+        sessions = {name: self._manifest(name) for name in results}
+        texts = {name: self._read_heard_texts(name) for name in sessions}
+        view_bytes, sound_bytes, n_heard = self.budget.view_bytes, self.budget.sound_bytes, 0
+        for row in worst_middle_best(rows):
+            session = sessions[row["set"]].get(row["id"])
+            if session is None:
+                continue
+            own = samples.get((row["set"], row["id"]), [])
+            view = self._view(session, results[row["set"]], own)
+            view["samples"] = [self._align(entry, texts[row["set"]]) for entry in own]
+            view_bytes -= len(encode_data(view))
+            if view_bytes < 0:
+                break
+            row["view"] = view
+            if n_heard < self.budget.heard_sessions and session.audio_path.is_file():
+                sound = describe_sound(session, self.budget.heard_seconds)
+                if len(sound["audio"]) <= sound_bytes:
+                    sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
+                    view |= sound
+
+    def _view(
+        self, session: Session, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        folder = self.folders.stages["score"] / "hyp" / result["test_set"]
+        hypothesis_path = folder / result["postprocessing"] / f"{session.session_id}.rttm"
+        hypothesis = rttm.read(hypothesis_path) if hypothesis_path.is_file() else []
+        probs = read_posteriors(folder / "probs" / f"{session.session_id}.npy")
+        words = [word for entry in samples for word in _read_heard_words(folder / "words", entry)]
+        scored = Scored(result["settings"]["collar"], result["settings"]["skip_overlap"])
+        return describe_session(session, hypothesis, probs, words, scored)
+
+    def _read_heard_texts(self, test_set: str) -> dict[str, str]:
+        path = self.folders.file("score", f"hyp/{test_set}/words/sst.jsonl")
+        lines = (decode(line, path, number) for number, line in read_lines(path)) if path else ()
+        return {line["session_id"]: line["text"] for line in lines}
+
+    def _align(self, entry: Mapping[str, Any], heard: Mapping[str, str]) -> dict[str, Any]:
+        sample, counts = entry["sample"], entry["counts"]
+        sides = self.speaker_words(sample.text or ""), self.speaker_words(heard.get(sample.session_id, ""))
+        assignment = [(ref, hyp) for ref, hyp in counts["assignment"]]
+        return {
+            "start": round(entry["start"], 3),
+            "end": round(entry["start"] + (sample.duration or 0.0), 3),
+            "errors": counts["errors"],
+            "words": counts["words"],
+            "speakers": align_speakers(*sides, assignment),
+        }
+
+
+def worst_middle_best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are sorted from the worst on, in the order in which they deserve a place: one of each in turn."""
+    middle = len(rows) // 2
+    outwards = chain.from_iterable(zip_longest(rows[middle:], reversed(rows[:middle])))
+    in_turn = chain.from_iterable(zip(rows, (row for row in outwards if row), reversed(rows), strict=True))
+    return list({id(row): row for row in in_turn}.values())
+
+
+def _session_rows(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for session_id, counts in result["sessions"].items():
+        yield {
+            "id": session_id,
+            "set": result["test_set"],
+            **{key: counts[key] for key in ("der", "miss", "false_alarm", "confusion", "scored_seconds")},
+            **{key: counts[key] for key in ("ref_speakers", "hyp_speakers")},
+        }
+
+
+def _count_words(samples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of a session, the sums over its samples."""
+    counts = [entry["counts"] for entry in samples]
+    words = sum(count["words"] for count in counts)
+    return {"cpwer": sum(count["errors"] for count in counts) / words} if words else {}
+
+
+def _find_owner(sample: Session, sessions: Sequence[Session]) -> Session | None:
+    """The session, of those with the same audio, in which a sample begins."""
+    for session in sessions:
+        end = session.offset + (session.duration if session.duration is not None else float("inf"))
+        if session.offset <= sample.offset < end:
+            return session
+    return None
+
+
+def _read_heard_words(folder: Path, entry: Mapping[str, Any]) -> list[Segment]:
+    """What the ASR heard in a sample, with times of the session."""
+    path = folder / f"{entry['sample'].session_id}.json"
+    words = seglst.read(path, zero_duration="keep") if path.is_file() else []
+    return [shift(word, entry["start"]) for word in words]

@@ -1,0 +1,25 @@
+"""The page of one recording that was diarized: the session view of a report, without a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sortk.records import Segment, Session
+from sortk.report.page import format_page
+from sortk.report.session import describe_session, describe_sound
+
+HEARD_SECONDS = 3600.0
+"""Of a longer recording only the first hour can be played: about 12 MB of page."""
+
+
+def format_recording(session: Session, segments: Sequence[Segment], probs: npt.NDArray[np.float32]) -> str:
+    """Segments: times of the audio file, as in an RTTM."""
+    view = describe_session(session, segments, probs) | describe_sound(session, HEARD_SECONDS)
+    speakers = len({segment.speaker for segment in segments})
+    row = {"id": session.session_id, "hyp_speakers": speakers, "view": view}
+    return format_page(
+        f"sortk: {session.session_id}", {"kind": "recording", "title": session.session_id, "sessions": [row]}
+    )

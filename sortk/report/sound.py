@@ -1,0 +1,64 @@
+"""Sound and posteriors as small text for a page: Opus, a waveform of bytes, probabilities of four bits."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from sortk.formats import audio
+from sortk.records import Session
+
+SAMPLE_RATE = 16_000
+OPUS_LEVEL = 0.95
+"""Of libsndfile, 0 to 1. 30 s of conversation: 0.9 115 kB, 0.95 70 kB (19 kbit/s: speech is clear), 1 25 kB."""
+
+PEAKS_PER_SECOND = 25
+MAX_PEAKS = 6000  # of a long recording; no screen has more points
+
+
+def read_sound(session: Session, at_most_seconds: float) -> npt.NDArray[np.float32]:
+    """The beginning of a session, mono."""
+    seconds = at_most_seconds if session.duration is None else min(session.duration, at_most_seconds)
+    return audio.read(session.audio_path, session.offset, seconds, SAMPLE_RATE)
+
+
+def encode_sound(samples: npt.NDArray[np.float32]) -> str:
+    """Ogg Opus, which every current browser plays, as base64."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, SAMPLE_RATE, format="OGG", subtype="OPUS", compression_level=OPUS_LEVEL)
+    return _as_text(file.getvalue())
+
+
+def encode_peaks(samples: npt.NDArray[np.float32]) -> str:
+    """The largest amplitude of each stretch, relative to the largest of all: a byte each, as base64."""
+    n_peaks = max(1, min(MAX_PEAKS, round(len(samples) / SAMPLE_RATE * PEAKS_PER_SECOND)))
+    starts = np.linspace(0, len(samples), n_peaks, endpoint=False).astype(int)
+    peaks = np.maximum.reduceat(np.abs(samples), starts)
+    return _as_text(np.round(255 * peaks / max(float(peaks.max()), 1e-6)).astype(np.uint8).tobytes())
+
+
+def encode_posteriors(probs: npt.NDArray[np.float32]) -> str:
+    """(frames, speakers) in sixteenths, two to a byte, frame by frame, as base64."""
+    levels = np.clip(np.round(probs.astype(np.float32) * 15), 0, 15).astype(np.uint8).reshape(-1)
+    if len(levels) % 2:
+        levels = np.append(levels, np.uint8(0))
+    return _as_text((levels[::2] << 4 | levels[1::2]).tobytes())
+
+
+def read_posteriors(path: Path) -> npt.NDArray[np.float32] | None:
+    """(frames, speakers); none if there is no such file."""
+    if not path.is_file():
+        return None
+    probs = np.load(path, allow_pickle=False)
+    if probs.ndim != 2:
+        raise ValueError(f"{path}: posteriors are frames x speakers, not an array of shape {probs.shape}")
+    return np.asarray(probs, np.float32)
+
+
+def _as_text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
