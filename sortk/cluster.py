@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
@@ -18,15 +17,14 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from sortk.folders import Folder
 from sortk.records import RunJobs
-
-if TYPE_CHECKING:
-    from sortk.slurm import ClusterOptions
+from sortk.slurm.options import ClusterOptions
+from sortk.slurm.queue import requeue_this_job
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,7 +40,7 @@ def choose_cluster(
     """The way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
     if cluster != "slurm":
         return partial(run_local, n_jobs=n_jobs)
-    from sortk.slurm import ClusterOptions, SlurmArrays  # noqa: PLC0415 - it is built on this module
+    from sortk.slurm.arrays import SlurmArrays  # noqa: PLC0415 - it is built on this module
 
     options = options or ClusterOptions()
     chosen = options.of_stage(stage) if stage else options
@@ -94,12 +92,6 @@ def _follow(work: Callable[[Path], None]) -> bool:
     if folder is not None:
         work(folder)
     return folder is not None
-
-
-def requeue_this_job() -> None:
-    """The Slurm job that this process is a part of starts again once its processes have ended."""
-    if job_id := os.environ.get("SLURM_JOB_ID"):
-        subprocess.run(["scontrol", "requeue", job_id], check=True)
 
 
 def in_company() -> bool:

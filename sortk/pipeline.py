@@ -12,7 +12,8 @@ from sortk.folders import Folder, Identity, Status, build_folder, hash_file, ins
 from sortk.locks import hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
-from sortk.slurm import QueuedJob, StageJob, describe_jobs, find_jobs, find_reason, submit_stages
+from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages
+from sortk.slurm.queue import Queue, find_jobs, read_queue_patiently
 
 
 @dataclass(frozen=True)
@@ -184,16 +185,15 @@ class Experiment:
     def watch(self, jobs: Mapping[Stage, StageJob]) -> Iterator[list[str]]:
         """A line for each stage now and then, until none of its jobs is in the queue; ValueError if one is not done."""
         while True:
-            queue = find_jobs([job.folder for job in jobs.values()])
-            yield [self._describe(stage, job, queue) for stage, job in jobs.items()]
-            if not queue:
+            queue = read_queue_patiently()
+            yield [self._describe(stage, job.folder, queue) for stage, job in jobs.items()]
+            if not find_jobs(queue, [job.folder for job in jobs.values()]):
                 break
         for stage, job in jobs.items():
             if self.status(stage).state != "done":
                 raise ValueError(f"{stage.title} failed: {find_reason(job)} ({job.log})")
 
-    def _describe(self, stage: Stage, job: StageJob, queue: Sequence[QueuedJob]) -> str:
+    def _describe(self, stage: Stage, folder: Folder, queue: Queue) -> str:
         if self.status(stage).state == "done":
             return f"{stage.title}: done"
-        own = [queued for queued in queue if queued.folder == str(job.folder.final.absolute())]
-        return f"{stage.title}: {describe_jobs(own, job.folder)}"
+        return f"{stage.title}: {describe_jobs(find_jobs(queue, [folder]), folder)}"

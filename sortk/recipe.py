@@ -36,7 +36,7 @@ from sortk.prepare.timestamps import TimestampOptions
 from sortk.scoring.score_options import ScoreOptions
 from sortk.scoring.table_options import TableOptions
 from sortk.scoring.tune import TuneOptions
-from sortk.slurm import ClusterOptions
+from sortk.slurm.options import ClusterOptions
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 

@@ -32,7 +32,7 @@ from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions, write_
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Segment, Session
-from sortk.slurm import SlurmArrays
+from sortk.slurm.arrays import SlurmArrays
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from sortk import cli
 from sortk.folders import Folder
 from sortk.recipe import load_recipe
-from sortk.slurm import (
-    Call,
-    JobOptions,
-    StageJob,
-    cut_missing,
-    describe_jobs,
-    find_reason,
-    read_queue,
-    write_script,
-)
+from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, write_script
+from sortk.slurm.options import JobOptions
+from sortk.slurm.queue import read_queue
+from sortk.slurm.shards import Call, cut_missing
 
 
 @given(st.sets(st.integers(0, 50)), st.integers(0, 50), st.integers(1, 20))

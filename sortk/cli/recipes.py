@@ -6,8 +6,9 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,39 @@ from sortk.cli.options import (
     RUN,
     with_verbosity,
 )
+
+if TYPE_CHECKING:
+    from sortk.folders import Folder, Status
+    from sortk.pipeline import Experiment, Stage
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What the options of RUN say."""
+
+    recipe: str
+    exp: Path | None
+    overrides: Sequence[str]
+    variant: str | None
+    nj: int
+    cluster: str
+    force: bool
+    dry_run: bool
+
+    @property
+    def submits(self) -> bool:
+        return self.cluster == "slurm" and not self.dry_run
+
+    def open_experiment(self) -> Experiment:
+        return _open_experiment(self.recipe, self.exp, self.overrides, self.variant)
+
+    def command(self, stage: Stage, variant: str, root: Path, force: bool) -> list[str]:
+        """What the job of a stage runs."""
+        line = [sys.executable, "-m", "sortk", "stage", str(stage.number), "--recipe", self.recipe]
+        settings = [argument for override in self.overrides for argument in ("--set", override)]
+        chosen = ["--variant", variant] if variant else []
+        jobs = [] if stage.trains else ["--nj", str(self.nj), "--cluster", "slurm"]
+        return [*line, *settings, *chosen, "--exp", str(root), *jobs, *(["--force"] if force else [])]
 
 
 @click.command()
@@ -28,14 +62,14 @@ def stage(number: int, **common: Any) -> None:
 
     Example: sortk stage 1 --recipe mini --nj 4
     """
-    from sortk.slurm import was_requeued
+    from sortk.slurm.queue import was_requeued
     from sortk.stages import find_stage
 
-    if find_stage(number).trains and common["cluster"] == "slurm" and not common["dry_run"]:
-        _submit_stages([number], True, **common)
-        return
-    # The job of a stage that has begun to do it again goes on with that.
-    _run_stages([number], redo_done=common["force"] and not was_requeued(), **common)
+    chosen = _Chosen(**common)
+    if find_stage(number).trains and chosen.submits:
+        _submit_stages(chosen, *_select([number], chosen), wait=True)
+    else:  # the job of a stage that has begun to do it again goes on with that
+        _run_stages(chosen, *_select([number], chosen), redo_done=chosen.force and not was_requeued())
 
 
 @click.command()
@@ -57,27 +91,19 @@ def run(first: int, last: int | None, wait: bool, **common: Any) -> None:
     last = STAGES[-1].number if last is None else find_stage(last).number
     if find_stage(first).number > last:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
-    if common["cluster"] == "slurm" and not common["dry_run"]:
-        _submit_stages(range(first, last + 1), wait, **common)
+    chosen = _Chosen(**common)
+    selected = _select(range(first, last + 1), chosen)
+    if chosen.submits:
+        _submit_stages(chosen, *selected, wait=wait)
     else:
-        _run_stages(range(first, last + 1), redo_done=False, **common)
+        _run_stages(chosen, *selected, redo_done=False)
 
 
 @click.command()
 @RUN
 @click.option("--out", type=FILE, help="The file to write.  [default: RESULTS.md beside the recipe]")
 @with_verbosity
-def tables(
-    recipe: str,
-    exp: Path | None,
-    overrides: Sequence[str],
-    variant: str | None,
-    nj: int,
-    cluster: str,
-    force: bool,
-    dry_run: bool,
-    out: Path | None,
-) -> None:
+def tables(out: Path | None, **common: Any) -> None:
     """Measure the paper's Tables 1 to 3 on a recipe's variants, and write RESULTS.md.
 
     Runs what is missing of the variants that the recipe names in [tables]; what they have in common is run once. After
@@ -87,17 +113,21 @@ def tables(
     """
     from sortk.tables import place_results, plan_tables, write_tables
 
-    plan = plan_tables(recipe, exp, overrides, variant or "")
-    if dry_run:
+    chosen = _Chosen(**common)
+    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or "")
+    if chosen.dry_run:
         for experiment in plan.experiments:
-            for line in experiment.dry_run(experiment.stages, force, redo_done=False):
+            for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
                 click.echo(f"{experiment.variant or plan.recipe}: {line}")
         return
-    written = write_tables(
-        plan,
-        out or place_results(recipe, exp, variant or ""),
-        lambda experiment: _run_here(experiment, experiment.stages, False, nj, cluster, force),
-    )
+
+    def run_all(experiment: Experiment) -> None:
+        if chosen.submits:
+            _submit_stages(chosen, experiment, experiment.stages, wait=True)
+        else:
+            _run_stages(chosen, experiment, experiment.stages, redo_done=False)
+
+    written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant or ""), run_all)
     click.echo(written, nl=False)
 
 
@@ -109,82 +139,65 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
 
     Example: sortk status --recipe mini
     """
-    from sortk.slurm import describe_jobs, glance_at_jobs
+    from sortk.slurm.jobs import describe_jobs
+    from sortk.slurm.queue import find_jobs, glance_at_queue
 
-    experiment = _open_experiment(recipe, exp, overrides, variant)
+    experiment, queue = _open_experiment(recipe, exp, overrides, variant), glance_at_queue()
     for stage in experiment.stages:
         found, folder = experiment.status(stage), experiment.folder(stage)
         why = f"running: {found.holder}" if found.holder else found.why
-        if jobs := glance_at_jobs([folder]):
+        if jobs := find_jobs(queue, [folder]):
             why = f"{why}; jobs: {describe_jobs(jobs, folder)}".removeprefix("; ")
         click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
 
 
-def _time_and_size(status: Any) -> str:
-    if status.seconds is None:
+def _time_and_size(status: Status) -> str:
+    if status.seconds is None or status.n_bytes is None:
         return ""
     return f"{status.seconds:9.1f} s {status.n_bytes / 1e6:8.1f} MB"
 
 
-def _run_stages(
-    numbers: Sequence[int],
-    redo_done: bool,
-    recipe: str,
-    exp: Path | None,
-    overrides: Sequence[str],
-    variant: str | None,
-    nj: int,
-    cluster: str,
-    force: bool,
-    dry_run: bool,
-) -> None:
-    experiment = _open_experiment(recipe, exp, overrides, variant)
+def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Experiment:
+    from sortk.stages import open_experiment
+
+    return open_experiment(recipe, exp, overrides, variant or "")
+
+
+def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[Stage]]:
+    """The experiment, and those of its stages that have these numbers."""
+    experiment = chosen.open_experiment()
     stages = [stage for stage in experiment.stages if stage.number in numbers]
     if not stages:
-        raise ValueError(f"recipe {recipe} does without stage {numbers[0]}")
-    if dry_run:
-        for line in experiment.dry_run(stages, force, redo_done):
-            click.echo(line)
-        return
-    _run_here(experiment, stages, redo_done, nj, cluster, force)
+        raise ValueError(f"recipe {chosen.recipe} does without stage {numbers[0]}")
+    return experiment, stages
 
 
-def _run_here(experiment: Any, stages: Sequence[Any], redo_done: bool, nj: int, cluster: str, force: bool) -> None:
+def _run_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], redo_done: bool) -> None:
+    """Here; with --cluster slurm, their shards as jobs."""
     from sortk.cluster import choose_cluster
 
+    if chosen.dry_run:
+        for line in experiment.dry_run(stages, chosen.force, redo_done):
+            click.echo(line)
+        return
     for place, stage in enumerate(stages):
         if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
             experiment.check_files(stages[place:])
-        stale = force and experiment.status(stage).state == "stale"
+        stale = chosen.force and experiment.status(stage).state == "stale"
         folder = experiment.folder(stage)
-        run_jobs = choose_cluster(cluster, nj, folder, experiment.recipe.cluster, stage.name)
-        with _offer_to_cancel([folder] if cluster == "slurm" else []):
+        run_jobs = choose_cluster(chosen.cluster, chosen.nj, folder, experiment.recipe.cluster, stage.name)
+        with _offer_to_cancel([folder] if chosen.cluster == "slurm" else []):
             experiment.run(stage, run_jobs, force=stale or redo_done)
 
 
-def _submit_stages(
-    numbers: Sequence[int],
-    wait: bool,
-    recipe: str,
-    exp: Path | None,
-    overrides: Sequence[str],
-    variant: str | None,
-    nj: int,
-    force: bool,
-    **_: Any,
-) -> None:
-    experiment = _open_experiment(recipe, exp, overrides, variant)
-    stages = [stage for stage in experiment.stages if stage.number in numbers]
+def _submit_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], wait: bool) -> None:
+    """As jobs, whole."""
     experiment.check_files(stages)
-    settings = [argument for override in overrides for argument in ("--set", override)]
-    chosen = ["--variant", variant] if variant else []
-
-    def command(stage: Any, forced: bool) -> list[str]:
-        line = [sys.executable, "-m", "sortk", "stage", str(stage.number), "--recipe", recipe, *settings, *chosen]
-        jobs = [] if stage.trains else ["--nj", str(nj), "--cluster", "slurm"]
-        return [*line, "--exp", str(experiment.root), *jobs, *(["--force"] if forced else [])]
-
-    jobs = experiment.submit(stages, force, command)
+    jobs = experiment.submit(
+        stages,
+        chosen.force,
+        lambda stage, force: chosen.command(stage, experiment.variant, experiment.root, force),
+    )
     if wait:
         with _offer_to_cancel([job.folder for job in jobs.values()]):
             _show_changes(experiment.watch(jobs))
@@ -205,22 +218,16 @@ def _show_changes(views: Iterable[Sequence[str]]) -> None:
 
 
 @contextlib.contextmanager
-def _offer_to_cancel(folders: Sequence[Any]) -> Iterator[None]:
+def _offer_to_cancel(folders: Sequence[Folder]) -> Iterator[None]:
     """Ctrl-C while jobs work for these folders."""
     try:
         yield
     except KeyboardInterrupt:
-        from sortk.slurm import cancel, find_jobs
+        from sortk.slurm.queue import cancel, find_jobs, glance_at_queue
 
-        jobs = [job.job_id for job in find_jobs(folders)] if folders else []
+        jobs = [job.job_id for job in find_jobs(glance_at_queue(), folders)] if folders else []
         if jobs and sys.stdin.isatty() and click.confirm(f"\ncancel {len(jobs)} jobs?", err=True):
             cancel(jobs)
         elif jobs:
             click.echo(f"\n{len(jobs)} jobs stay in the queue; sortk status shows them", err=True)
         raise
-
-
-def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Any:
-    from sortk.stages import open_experiment
-
-    return open_experiment(recipe, exp, overrides, variant or "")

@@ -16,7 +16,9 @@ import shards
 from conftest import HERE, wait_until
 
 from sortk.folders import Folder
-from sortk.slurm import JobOptions, SlurmArrays, read_queue
+from sortk.slurm.arrays import SlurmArrays
+from sortk.slurm.options import JobOptions
+from sortk.slurm.queue import read_queue
 
 
 def run(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
-from sortk.slurm import read_queue
+from sortk.slurm.queue import read_queue
 
 DEBUG = ("--recipe", "mini", "--variant", "debug")
 

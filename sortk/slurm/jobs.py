@@ -1,0 +1,137 @@
+"""Whole stages as jobs, each after the one before it: their scripts, and how they stand."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sortk.folders import Folder
+from sortk.formats.files import atomic_text
+from sortk.slurm.options import JobOptions
+from sortk.slurm.queue import QueuedJob, ask_slurm, cancel, check_slurm, find_jobs, read_queue
+from sortk.slurm.shards import Call
+
+log = logging.getLogger(__name__)
+
+NOTICE_SECONDS = 180  # before its time is over, a job is told so
+FIRST_PORT, N_PORTS = 20000, 20000  # where the processes of a training meet; each job has a port of its own
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """A stage that is to be a job."""
+
+    title: str
+    folder: Folder
+    command: Sequence[str]  # sortk stage N ..., as on any machine
+    options: JobOptions
+    trains: bool
+
+    @property
+    def log(self) -> Path:
+        return self.folder.final.absolute().parent / "slurm" / f"{self.folder.final.name}.log"
+
+    @property
+    def script(self) -> Path:
+        return self.log.with_suffix(".sbatch")
+
+
+def submit_stages(stages: Sequence[StageJob]) -> None:
+    """Submits each stage to run after the one before it. All of them, or none."""
+    check_slurm()
+    if waiting := find_jobs(read_queue(), [stage.folder for stage in stages]):
+        about = f"job {waiting[0].job_id} works for {waiting[0].folder}"
+        raise ValueError(f"{about} already; wait for it (sortk status), or cancel it (scancel {waiting[0].job_id})")
+    submitted: list[str] = []
+    for stage in stages:
+        with atomic_text(stage.script) as file:
+            file.write(write_script(stage))
+        stage.log.unlink(missing_ok=True)  # a log tells of one submission, however often Slurm starts it
+        after = [f"--dependency=afterok:{submitted[-1]}", "--kill-on-invalid-dep=yes"] if submitted else []
+        try:
+            submitted.append(ask_slurm("sbatch", "--parsable", *after, str(stage.script)).strip().partition(";")[0])
+        except OSError as error:
+            cancel(submitted)
+            raise OSError(f"{stage.title}: {error}") from None
+        log.info("%s: job %s, log %s", stage.title, submitted[-1], stage.log)
+
+
+def write_script(stage: StageJob) -> str:
+    """What sbatch is given; it can be submitted by hand, too."""
+    common: dict[str, str | bool] = {
+        "job-name": f"sortk-{stage.folder.final.name}",
+        "comment": str(stage.folder.final.absolute()),
+        "output": str(stage.log),
+        "open-mode": "append",
+        "requeue": True,
+    }
+    flags = common | (_training_flags(stage.options) if stage.trains else _driving_flags(stage.options))
+    lines = _training_lines(stage) if stage.trains else _driving_lines(stage)
+    shown = (
+        f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
+        for name, value in sorted(flags.items())
+    )
+    return "\n".join(["#!/bin/bash", f"# {stage.title}", *shown, "", *lines, ""])
+
+
+def _driving_flags(options: JobOptions) -> dict[str, str | bool]:
+    flags = options.flags()
+    flags.pop("gpus-per-node", None)  # they are for the shards
+    return flags | {"signal": f"B:USR1@{NOTICE_SECONDS}"}
+
+
+def _driving_lines(stage: StageJob) -> list[str]:
+    return [
+        "# Its time is nearly over, perhaps because its shards had to wait: it goes on in a new job.",
+        """trap 'kill "$driver"; wait "$driver"; scontrol requeue "$SLURM_JOB_ID"' USR1""",
+        f"{shlex.join(stage.command)} &",
+        "driver=$!",
+        'wait "$driver"',
+    ]
+
+
+def _training_flags(options: JobOptions) -> dict[str, str | bool]:
+    return options.flags() | {
+        "nodes": str(options.nodes or 1),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str((options.cpus or 1) * options.processes_per_node),
+        "signal": f"USR1@{NOTICE_SECONDS}",
+    }
+
+
+def _training_lines(stage: StageJob) -> list[str]:
+    python, module, *arguments = stage.command[0], *stage.command[2:]
+    return [
+        "# The processes meet on the first node, at a port that no other job has.",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "export MASTER_ADDR=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
+        f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {N_PORTS}))",
+        "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun no longer takes over by itself",
+        "# torchrun would die of the signal that tells its processes to save a checkpoint.",
+        'srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$0" -m torch.distributed.run'
+        ' --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR"'
+        f' --master-port="$MASTER_PORT" --nproc-per-node={stage.options.processes_per_node} -m "$@"\' \\',
+        f"  {shlex.join([python, module, *arguments])}",
+    ]
+
+
+def find_reason(stage: StageJob) -> str:
+    """Why the stage is not done, as far as its log tells: sortk's own sentence, or else the last line."""
+    try:
+        lines = stage.log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "it was never started"
+    own = [line.removeprefix("sortk: ") for line in lines if line.startswith("sortk: ")]
+    return (own or [line for line in lines if line.strip()] or ["it said nothing"])[-1]
+
+
+def describe_jobs(jobs: Collection[QueuedJob], folder: Folder) -> str:
+    """pending, running, done, failed: jobs in the queue, and shards by the files that they have left."""
+    n_pending = sum(job.is_pending for job in jobs)
+    calls = [Call(path) for path in folder.jobs.glob("*/")]
+    n_done = sum(len(call.spans(".results")) for call in calls)
+    n_failed = sum(call.n_failed for call in calls)
+    return f"{n_pending} pending, {len(jobs) - n_pending} running, {n_done} done, {n_failed} failed"

@@ -1,0 +1,72 @@
+"""What the jobs of a recipe ask of Slurm: its [cluster] table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What the jobs of a stage ask of Slurm. What is not set is left to the cluster's own defaults."""
+
+    partition: str | None = None
+    account: str | None = None
+    hours: float | None = None  # after which Slurm ends a job; training is requeued and goes on
+    memory_gb: float | None = None  # on each node
+    cpus: int | None = None  # of each process
+    gpus: int | None = None  # on each node; training starts a process for each
+    nodes: int | None = None  # of training; all other jobs have one
+    processes: int | None = None  # of training, on each node without GPUs
+    sbatch: tuple[str, ...] | None = None  # further lines: "--constraint=a100"
+
+    def __post_init__(self) -> None:
+        for name in ("hours", "memory_gb", "cpus", "nodes", "processes"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be more than 0, not {value}")
+        for line in self.sbatch or ():
+            if not line.startswith("--"):
+                raise ValueError(f"sbatch: {line!r} is no option of sbatch; write --name or --name=value")
+
+    @property
+    def processes_per_node(self) -> int:
+        return self.gpus or self.processes or 1
+
+    def flags(self) -> dict[str, str | bool]:
+        """As options of sbatch, without those of training."""
+        given: dict[str, Any] = {
+            "partition": self.partition,
+            "account": self.account,
+            "time": None if self.hours is None else max(1, round(60 * self.hours)),
+            "mem": None if self.memory_gb is None else f"{round(1024 * self.memory_gb)}M",
+            "cpus-per-task": self.cpus,
+            "gpus-per-node": self.gpus or None,
+        }
+        found: dict[str, str | bool] = {name: str(value) for name, value in given.items() if value is not None}
+        for line in self.sbatch or ():
+            name, equals, value = line.removeprefix("--").partition("=")
+            found[name] = value if equals else True
+        return found
+
+
+@dataclass(frozen=True)
+class ClusterOptions(JobOptions):
+    """The recipe's [cluster] table: what all jobs ask for, and, in a table by its name, what a stage's jobs ask for."""
+
+    retries: int = 2  # of a shard that was lost, or failed for no fault of its input
+    prepare: JobOptions = field(default_factory=JobOptions)
+    simulate: JobOptions = field(default_factory=JobOptions)
+    clean: JobOptions = field(default_factory=JobOptions)
+    timestamps: JobOptions = field(default_factory=JobOptions)
+    sst: JobOptions = field(default_factory=JobOptions)
+    train_diar: JobOptions = field(default_factory=JobOptions)
+    train_asr: JobOptions = field(default_factory=JobOptions)
+    tune: JobOptions = field(default_factory=JobOptions)
+    score: JobOptions = field(default_factory=JobOptions)
+
+    def of_stage(self, name: str) -> JobOptions:
+        """What the stage's table says, and for the rest what all jobs ask for."""
+        own: JobOptions = getattr(self, name.replace("-", "_"))
+        chosen = {option.name: getattr(own, option.name) for option in fields(JobOptions)}
+        return JobOptions(**{name: getattr(self, name) if value is None else value for name, value in chosen.items()})
