@@ -1,0 +1,196 @@
+"""Runs of sortk that can be disturbed, and what is seen of them from outside.
+
+A run is forked off this process, which has imported everything already: so a kill falls into work, not into two seconds
+of imports, and hundreds of runs take minutes. Moments are CPU seconds of the run, so they do not move with the load of
+the machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from results import find_fault, find_files, read_step
+from targets import Target
+
+import sortk
+
+POLL_SECONDS = 0.004
+LOOK_CPU_SECONDS, LOOK_SECONDS = 0.004, 0.1  # its files are looked at when a run has worked so long, or after that time
+PATIENCE_SECONDS = 300.0  # a run that takes so long hangs
+
+Prelude = Callable[[], None]
+
+
+def preload() -> None:
+    """Imports all of sortk, and what it imports only when needed; nothing may have started a thread."""
+    for module in pkgutil.walk_packages(sortk.__path__, "sortk."):
+        if module.name != "sortk.__main__":
+            with contextlib.suppress(ImportError):  # of an optional dependency
+                importlib.import_module(module.name)
+    for name in ("optuna", "optuna.importance", "silero_vad", "sentencepiece", "torch.utils.data", "tqdm"):
+        importlib.import_module(name)
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        raise RuntimeError("a library has started threads, so this process cannot be forked")
+
+
+@dataclass
+class Run:
+    """A process of its own group, and how it ended."""
+
+    pid: int
+    messages: Path  # what it wrote to standard error
+    began: float = field(default_factory=time.monotonic)
+    code: int | None = None  # negative: the signal that ended it
+
+    def is_over(self) -> bool:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is not None
+
+    def cpu_seconds(self) -> float:
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (FileNotFoundError, ProcessLookupError):
+            return 0.0
+
+    def children(self) -> list[int]:
+        """Its worker processes."""
+        try:
+            pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in pids if _is_worker(pid)]
+
+    def signal(self, number: int) -> None:
+        """To the whole group, as a terminal or a batch system does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9 of everything that runs; returns when all is gone."""
+        self.signal(signal.SIGKILL)
+        while not self.is_over():
+            time.sleep(0.001)
+
+    def told(self) -> str:
+        return self.messages.read_text(encoding="utf-8", errors="replace")
+
+
+def _is_worker(pid: str) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def start(arguments: Sequence[str], folder: Path, messages: Path, prelude: Prelude | None = None) -> Run:
+    """`sortk ARGUMENTS` in the folder; `prelude` is called in the new process before."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return Run(pid, messages)
+    code = 70
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        code = _call(arguments, prelude)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # never into the frames of the process that was forked
+
+
+def _call(arguments: Sequence[str], prelude: Prelude | None) -> int:
+    from sortk.cli import main
+
+    try:
+        if prelude is not None:
+            prelude()
+        main(list(arguments), prog_name="sortk")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class Watch:
+    """Looks at the files of a trial again and again while it is worked on."""
+
+    def __init__(self, exp: Path, target: Target) -> None:
+        self.exp, self.target = exp, target
+        self.faults: list[str] = []  # half files, and folders that have their name too early
+        self.redone: list[str] = []  # work that was there, and was done again
+        self._seen: dict[Path, tuple[int, int, int]] = {}
+        self._steps: dict[str, int] = {}
+
+    def look(self) -> None:
+        final, partial = self.exp / self.target.output, self.exp / f"{self.target.output}.partial"
+        if self.target.is_folder and final.exists() and not (final / "done.json").exists():
+            self.faults.append(f"{final} has its name, but is not done")
+        for folder in (partial, final):
+            for path in find_files(folder):
+                self._look_at(path, folder)
+
+    def _look_at(self, path: Path, folder: Path) -> None:
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return
+        seen = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        name = path.relative_to(folder)
+        before = self._seen.get(name)
+        if before == seen:
+            return
+        self._seen[name] = seen
+        if fault := find_fault(path):
+            self.faults.append(fault)
+        if before and before[0] != seen[0] and any(name.match(item) for item in self.target.items):
+            self.redone.append(str(name))
+        if name.name == "last.safetensors":
+            self._look_at_step(path, str(name))
+
+    def _look_at_step(self, path: Path, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            step = read_step(path)
+            if step < self._steps.get(name, 0):
+                self.redone.append(f"{name}: step {step} after {self._steps[name]}")
+            self._steps[name] = step
+
+
+def wait(run: Run, watch: Watch, until: Callable[[], bool] = lambda: False) -> bool:
+    """Watches until the moment comes; False if the run has ended before."""
+    looked_at, looked = -1.0, time.monotonic()
+    while not run.is_over():
+        if until():
+            return True
+        if time.monotonic() - run.began > PATIENCE_SECONDS:
+            run.kill()
+            watch.faults.append(f"a run of {watch.target.name} hung and was killed")
+            return False
+        worked, now = run.cpu_seconds(), time.monotonic()
+        if worked - looked_at > LOOK_CPU_SECONDS or now - looked > LOOK_SECONDS:
+            watch.look()
+            looked_at, looked = worked, now
+        time.sleep(POLL_SECONDS)
+    watch.look()
+    return False
