@@ -113,7 +113,7 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
         n_jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(pickle.dumps(work), max(1, len(os.sched_getaffinity(0)) // n_jobs)),
+        initargs=(pickle.dumps(work), max(1, len(os.sched_getaffinity(0)) // n_jobs), os.getpid()),
     )
     waiting: deque[Future[Any]] = deque()
     remaining = iter(items)
@@ -134,12 +134,12 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
 _work_of_this_worker: Callable[[Any], Any] | None = None
 
 
-def _start_worker(pickled_work: bytes, n_threads: int) -> None:
+def _start_worker(pickled_work: bytes, n_threads: int, parent: int) -> None:
     global _work_of_this_worker  # noqa: PLW0603 - a worker process has exactly one work, set once
     # Before numpy or torch is loaded with the work: workers that use all cores each wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers in order
-    _die_with_parent()
+    _die_with(parent)
     _work_of_this_worker = pickle.loads(pickled_work)
 
 
@@ -148,11 +148,13 @@ def _run_in_worker(item: Any) -> Any:
     return _work_of_this_worker(item)
 
 
-def _die_with_parent() -> None:
-    """A parent that dies by kill -9 must not leave workers that go on writing."""
+def _die_with(parent: int) -> None:
+    """A parent that dies by kill -9 must not leave workers that go on writing, or wait for work for ever."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() != parent:  # it was dead before the kernel was told
+            os._exit(1)
 
 
 def name_work(work: Callable[..., Any]) -> str:

@@ -74,6 +74,12 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+def test_a_worker_whose_parent_died_before_it_began_ends_at_once() -> None:
+    code = "import os; from sortk.cluster import _start_worker; _start_worker(b'', 1, os.getpid()); print('goes on')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
 def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
