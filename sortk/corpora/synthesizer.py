@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ class Synthesizer:
         self._blocks, self._words, self._pauses = [], {}, []
         encoded = _SPACE_INSIDE_CLAUSE.sub("\u00a0", text).encode()
         size = ctypes.c_size_t(len(encoded) + 1)
-        if self._library.espeak_Synth(encoded, size, 0, POS_CHARACTER, 0, CHARS_UTF8, None, None) != 0:
+        with _errors_of_callbacks():
+            code = self._library.espeak_Synth(encoded, size, 0, POS_CHARACTER, 0, CHARS_UTF8, None, None)
+        if code != 0:
             raise OSError(f"espeak-ng could not speak {text!r}")
         samples = np.concatenate(self._blocks)
         return Speech(samples, self._sample_rate, time_words(word_positions, self._words, self._pauses, len(samples)))
@@ -124,6 +127,21 @@ class Synthesizer:
             elif event.type == EVENT_PHONEME and event.phoneme.startswith(b"_"):  # _ _: _! _| are silence
                 self._pauses.append(event.sample)
         return 0  # go on
+
+
+@contextmanager
+def _errors_of_callbacks() -> Iterator[None]:
+    """An exception in a callback, such as that of Ctrl-C, is raised when the call is over. ctypes would only print it,
+    and the speech would lack a block."""
+    ignored: list[BaseException | None] = []
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda about: ignored.append(about.exc_value)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+    if ignored:
+        raise ignored[0] or OSError("espeak-ng: a block of speech was lost")
 
 
 def _until_terminated(events: Any) -> Iterator[_Event]:

@@ -93,3 +93,12 @@ def test_a_voice_that_is_not_there_is_named() -> None:
         pass
     with pytest.raises(OSError, match=r"xx\+f1"), open_synthesizer(Voice("xx", "f1", 50, 50, 170), 0):
         pass
+
+
+def test_an_exception_in_the_middle_of_speech_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: object, samples: object, n_samples: int, events: object) -> int:
+        raise KeyboardInterrupt  # as Ctrl-C does, wherever Python is just then
+
+    monkeypatch.setattr(synthesizer.Synthesizer, "_receive", interrupt)
+    with open_synthesizer(VOICE, 0) as speaker, pytest.raises(KeyboardInterrupt):
+        speaker.speak("so it is", [0, 3, 6])
