@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +34,49 @@ def load_study(journal: Path, url: str, name: str, seed: int) -> Study:
     return optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
 
 
+@contextlib.contextmanager
+def working_on(study: Study, journal: Path) -> Iterator[None]:
+    """Inside, this process runs trials of a study that lives in a journal.
+
+    If no other process does, then the last trials, if they are said to be running, are those of killed ones. They have
+    failed, and the next trial takes their place.
+    """
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    with journal.open("rb") as file:
+        if _is_alone(file.fileno()):
+            last_first = reversed(study.get_trials(deepcopy=False))
+            for trial in itertools.takewhile(lambda trial: trial.state == TrialState.RUNNING, last_first):
+                study.tell(trial.number, state=TrialState.FAIL)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def _is_alone(file: int) -> bool:
+    """Everybody who works on the study holds a shared lock on its journal (Optuna's own lock is another file)."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def make_sampler(seed: int) -> BaseSampler:
-    """TPE whose random numbers follow from the seed and the trial's number.
+    """TPE whose random numbers follow from the seed and the trial's place among those that have not failed.
 
     So two processes of one seed do not try the same, and a study that was killed goes on as if it had not been.
     """
     from optuna.samplers import BaseSampler, TPESampler  # noqa: PLC0415
+    from optuna.trial import TrialState  # noqa: PLC0415
 
     class NumberedSampler(BaseSampler):
         def __init__(self) -> None:
             self._tpe = TPESampler(multivariate=True)
 
         def before_trial(self, study: Any, trial: Any) -> None:
-            digest = hashlib.sha256(f"{seed}/{trial.number}".encode()).digest()
+            earlier = study.get_trials(deepcopy=False)[: trial.number]
+            place = sum(other.state != TrialState.FAIL for other in earlier)
+            digest = hashlib.sha256(f"{seed}/{place}".encode()).digest()
             self._tpe = TPESampler(seed=int.from_bytes(digest[:4], "big"), multivariate=True)
             self._tpe.before_trial(study, trial)
 

@@ -3,13 +3,14 @@
 Posteriors are laid out once, references cut into intervals once; a trial is then a few milliseconds of numpy. The study
 lives in a journal file, or a database by its URL: several processes may work on one study, and a killed one goes on
 with all finished trials. A study's name holds a key over posteriors, references and objective, so trials of different
-tasks never mix. What a trial tries follows from the seed, its number and the trials before it, not from the process.
+tasks never mix. What a trial tries follows from the seed, its place and the trials before it, not from the process.
 
 The shipped presets are the first trials, and inside the space, so the result is never worse than any of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -40,7 +41,7 @@ from sortk.records import Region, RunJobs, Segment, Session
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.intervals import Reference, prepare_reference
 from sortk.scoring.sessions import name_sessions
-from sortk.scoring.study import load_study, measure_importance
+from sortk.scoring.study import load_study, measure_importance, working_on
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -134,7 +135,7 @@ class Tuned:
     der_before: float  # of posteriors cut at one half
     der_after: float
     presets: Mapping[str, float]  # DER of each
-    history: tuple[tuple[int, float], ...]  # number and DER of each finished trial
+    history: tuple[tuple[int, float], ...]  # place and DER of each finished trial
     importance: Mapping[str, float]  # of each parameter; they sum to 1
 
 
@@ -167,7 +168,8 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
     presets = {name: objective(preset) for name, preset in PRESETS.items()}
     task = hashlib.sha256(repr((data.key(), options.terms, SPACE)).encode()).hexdigest()
     study = load_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed)
-    _run_trials(study, objective, options.trials)
+    with contextlib.nullcontext() if options.storage else working_on(study, study_path):
+        _run_trials(study, objective, options.trials)
     finished = _finished(study)
     best = min((Postprocess(**_rounded(trial.params)) for trial in _best_first(finished)[:5]), key=objective)
     best = min([best, *PRESETS.values()], key=objective)
@@ -176,35 +178,43 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
         presets["none"],
         objective(best),
         presets,
-        tuple((trial.number, _value(trial)) for trial in finished),
+        tuple((place, _value(trial)) for place, trial in enumerate(finished)),
         measure_importance(study),
     )
 
 
 def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
     from optuna.distributions import FloatDistribution  # noqa: PLC0415 - only tuning needs it
-    from optuna.trial import TrialState  # noqa: PLC0415
 
     space = {
         name: FloatDistribution(low, high, step=None if name in THRESHOLDS else UNIT_SECONDS)
         for name, (low, high) in SPACE.items()
     }
-    known = [
-        trial.params or trial.system_attrs.get("fixed_params")
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.WAITING))
-    ]
-    for preset in PRESETS.values():
-        if asdict(preset) not in known:
-            study.enqueue_trial(asdict(preset))
     n_finished = len(_finished(study))
     if n_finished:
         log.info("the study has %d finished trials", n_finished)
     with tqdm(total=n_trials, initial=min(n_finished, n_trials), desc="trials", disable=None, leave=False) as bar:
         while n_finished < n_trials:
+            _enqueue_preset(study)
             trial = study.ask(dict(space))
             study.tell(trial, objective(Postprocess(**trial.params)))
             n_before, n_finished = n_finished, len(_finished(study))  # other processes may finish some, too
             bar.update(n_finished - n_before)
+
+
+def _enqueue_preset(study: Study) -> None:
+    """The first preset that has not been tried is next: one at a time, so that they keep their order over any kill."""
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    tried = [
+        trial.system_attrs.get("fixed_params", trial.params)
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state != TrialState.FAIL
+    ]
+    for preset in PRESETS.values():
+        if asdict(preset) not in tried:
+            study.enqueue_trial(asdict(preset))
+            return
 
 
 def _finished(study: Study) -> list[FrozenTrial]:

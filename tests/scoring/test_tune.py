@@ -130,6 +130,18 @@ def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: TuneSet, tmp_path: 
     assert tune(data, TuneOptions(trials=20), 1, tmp_path / "other.log").history != whole.history
 
 
+@pytest.mark.parametrize("n_before", [1, 2, 5, 11])
+def test_a_killed_trial_is_done_again_in_its_place(data: TuneSet, tmp_path: Path, n_before: int) -> None:
+    whole = tune(data, TuneOptions(trials=14), 0, tmp_path / "whole.log")
+    path = tmp_path / "parts.log"
+    tune(data, TuneOptions(trials=n_before), 0, path)
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    [name] = get_all_study_names(storage)
+    for _ in range(2):  # killed, and killed again, in the middle of suggesting values
+        load_study(study_name=name, storage=storage).ask().suggest_float("onset", *SPACE["onset"])
+    assert tune(data, TuneOptions(trials=14), 0, path) == whole
+
+
 def test_trials_of_other_tasks_do_not_mix(data: TuneSet, tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     tune(data, TuneOptions(trials=5), 0, path)
