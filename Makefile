@@ -20,8 +20,8 @@ test: setup  ## the whole test suite
 	$(BIN)/pytest
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
-	@command -v slurmctld > /dev/null || apt-get install --yes --quiet --no-install-recommends slurm-wlm munge
-	$(BIN)/pytest tests/slurm
+	bin/test-cluster install
+	bin/test-cluster run 2 $(BIN)/pytest tests/slurm
 
 lint: setup  ## ruff, format check, mypy
 	$(BIN)/ruff check .
