@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sortk.formats.annotation import session_regions, session_segments
 from sortk.records import Segment, Session
 from sortk.report.errors import Errors, find_errors, merge_turns
-from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_sound
+from sortk.report.sound import SAMPLE_RATE, encode_peaks, encode_posteriors, encode_sound, read_sound
 
 FRAME_SECONDS = 0.08  # of posteriors
 PLACES = 3  # of seconds
@@ -38,9 +38,7 @@ def describe_session(
 ) -> dict[str, Any]:
     """Without sound. Hypothesis: times of the audio file, as in an RTTM; words that were heard: of the session."""
     heard = [shift(segment, -session.offset) for segment in hypothesis]
-    # The RTTM tells who speaks when, the SegLST or CTM what is said.
-    turns_of = replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
-    reference = [shift(segment, -session.offset) for segment in session_segments(turns_of)]
+    reference = [shift(segment, -session.offset) for segment in session_segments(by_turns(session))]
     spoken = [shift(segment, -session.offset) for segment in session_segments(session) if segment.text]
     errors = _find_errors(session, reference, heard, scored)
     ends = [segment.end for segment in (*reference, *heard)]
@@ -62,7 +60,12 @@ def describe_session(
 def describe_sound(session: Session, at_most_seconds: float) -> dict[str, Any]:
     """Sound and waveform of the beginning of a session."""
     samples = read_sound(session, at_most_seconds)
-    return {"audio": encode_sound(samples), "peaks": encode_peaks(samples), "audio_seconds": len(samples) / 16_000}
+    return {"audio": encode_sound(samples), "peaks": encode_peaks(samples), "audio_seconds": len(samples) / SAMPLE_RATE}
+
+
+def by_turns(session: Session) -> Session:
+    """As the scorer sees it: the RTTM, if there is one, tells who speaks when; a SegLST or CTM what is said."""
+    return replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
 
 
 def shift(segment: Segment, seconds: float) -> Segment:
