@@ -134,7 +134,7 @@ const LINES = [0, 1, 2, 3, 4, 5, 6, 7].map((index) => `var(--speaker-${index})`)
 function results() {
   if (!data.der?.length && !data.wer?.length) return null;
   return make("section", { id: "results" }, make("h2", {}, "Results"),
-    data.der?.length && derTable(data.der), data.der?.length && make("div", { class: "grid", style: "margin-top:1rem" }, bySpeakers(data.der), derParts(data.der)),
+    data.der?.length && derTable(data.der), data.der?.length && make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der)),
     data.wer?.length && werTable(data.wer));
 }
 
@@ -177,10 +177,11 @@ function errorBar(counts, highest, height) {
 }
 
 function derParts(rows) {
-  const body = rows.map((row) => [`${row.test_set}, ${row.postprocessing}`, percent(row.overall.der),
-    row.overall.interval ? row.overall.interval.map((value) => percent(value, 1)).join(" – ") : "–",
-    ...PARTS.map((part) => percent(row.overall[part])), percent(row.overall.jer), percent(row.overall.speaker_count_accuracy, 1)]);
-  return panel("What it is made of (%)", table(["", "DER", "95 % interval", "missed", "false alarm", "confusion", "JER", "right count"], body));
+  const parts = [["DER", (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
+    ...PARTS.map((part, index) => [ERRORS[index][0], (all) => percent(all[part])]), ["JER", (all) => percent(all.jer)],
+    ["sessions with the right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+  return panel("What it is made of (%)", table(["", ...rows.map((row) => `${row.test_set}, ${row.postprocessing}`)],
+    parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
 
 function werTable(rows) {
@@ -218,6 +219,7 @@ const CURVES = [
   { title: "Right (%)", from: "train", names: { order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
   { title: "Learning rate", from: "train", names: { learning_rate: "learning rate" } },
   { title: "Speed: seconds of audio per second", from: "train", names: { audio_per_second: "speed" } },
+  { title: "Norm of the gradient", from: "train", names: { grad_norm: "norm" } },
 ];
 
 function training() {
@@ -287,7 +289,7 @@ function cleaning(parts) {
   const rules = [...new Set(parts.flatMap((part) => Object.keys(part.dropped)))].sort();
   const names = { diar: "diarizer", asr: "ASR" };
   const body = parts.map((part) => [part.set, names[part.use], hours(part.hours_in), hours(part.hours_out), part.pieces_out, ...rules.map((rule) => (part.dropped[rule] ? hours(part.dropped[rule]) : "–"))]);
-  return make("div", { class: "panel", style: "margin-top:1rem" }, make("h3", {}, "Hours kept, and dropped by each rule"),
+  return panel("Hours kept, and dropped by each rule",
     table(["set", "for the", "hours in", "kept", "pieces", ...rules.map((rule) => rule.replaceAll("_", " "))], body, 2));
 }
 
@@ -486,7 +488,7 @@ class SessionView {
     const { canvas, view } = this;
     if (!view || !canvas.isConnected || !canvas.clientWidth) return;
     const width = canvas.clientWidth, ratio = window.devicePixelRatio || 1;
-    this.gutter = width < 560 ? 74 : 132;
+    this.gutter = width < 560 ? 80 : 132;
     const lanes = this.lanes(), height = lanes.at(-1).bottom + AXIS;
     canvas.style.height = `${height}px`;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -554,7 +556,7 @@ class SessionView {
     context.font = lane.heading ? "600 11px system-ui, sans-serif" : "12px system-ui, sans-serif";
     context.fillStyle = this.tone(lane.heading ? "text" : "soft");
     let name = lane.name;
-    while (name.length > 3 && context.measureText(name).width > this.gutter - 10) name = name.slice(0, -2) + "…";
+    while (!lane.heading && name.length > 3 && context.measureText(name).width > this.gutter - 10) name = name.slice(0, -2) + "…";
     context.fillText(name, 0, (lane.top + lane.bottom) / 2 + (lane.heading ? 2 : 1));
   }
 

@@ -15,8 +15,8 @@ from sortk.records import Session
 
 SAMPLE_RATE = 16_000
 VORBIS_LEVEL = 1.0
-"""Of libsndfile, 0 to 1. 30 s of conversation: 92 kB (25 kbit/s: speech is clear) in 0.1 s. Opus: 70 kB, but 1.5 s; MP3:
-78 kB in 0.3 s, but browsers seek in it only roughly, and the cursor would lie."""
+"""Of libsndfile, 0 to 1. 30 s of conversation: 92 kB (25 kbit/s: speech is clear) in 0.1 s. Opus: 70 kB, but 1.5 s;
+MP3: 78 kB in 0.3 s, but browsers seek in it only roughly, and the cursor would lie."""
 BLOCK_SAMPLES = 60 * SAMPLE_RATE  # libsndfile's Vorbis encoder fails on much more at once
 
 PEAKS_PER_SECOND = 25
