@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sortk.formats import rttm, seglst
-from sortk.formats.files import atomic_text
-from sortk.formats.objects import encode
-from sortk.inference.diarize import posteriors_path, save_posteriors
+from sortk.formats.files import atomic_text, read_lines
+from sortk.formats.objects import encode, entries
+from sortk.inference.diarize import POOL, posteriors_path, save_posteriors, unfinished_pools
 from sortk.inference.postprocess import Postprocess, find_segments, name_segments
 from sortk.records import Segment, Session
 from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
-from sortk.scoring.tune import make_tune_set
+from sortk.scoring.tune import read_references
 from sortk.scoring.wer import Metric, WerOptions, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 
@@ -47,29 +47,37 @@ def evaluate_diarizer(
     folder: Path,
 ) -> list[DerResult]:
     """DER with each postprocessing; its hypotheses go to folder/<postprocessing>/<session>.rttm, posteriors to
-    folder/probs/<session>.npy."""
-    posteriors = {session.session_id: probs for session, probs in diarizer.hear(sessions)}
-    for session in sessions:
-        save_posteriors(posteriors_path(folder / "probs", session), posteriors[session.session_id])
-    annotated = make_tune_set(sessions, posteriors)
+    folder/probs/<session>.npy. What an earlier run has left there is not heard again."""
+
+    def hypothesis(name: str, session: Session) -> Path:
+        return folder / name / f"{session.session_id}.rttm"
+
+    def is_done(session: Session) -> bool:
+        return posteriors_path(folder / "probs", session).is_file()  # written last
+
+    references, uem = read_references(sessions)
+    for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
+        if is_done(session):
+            continue
+        for name, chosen in postprocessing.items():
+            found = name_segments(session.session_id, find_segments(probs, chosen))
+            rttm.write(hypothesis(name, session), [_moved(part, session.offset) for part in found])
+        save_posteriors(posteriors_path(folder / "probs", session), probs)
     results = []
-    for name, chosen in postprocessing.items():
+    for name in postprocessing:
         hypotheses = {
-            session_id: name_segments(session_id, find_segments(probs, chosen))
-            for session_id, probs in posteriors.items()
+            session.session_id: [_moved(part, -session.offset) for part in rttm.read(hypothesis(name, session))]
+            for session in sessions
         }
-        for session in sessions:
-            found = hypotheses[session.session_id]
-            rttm.write(folder / name / f"{session.session_id}.rttm", [_in_file(part, session) for part in found])
-        report = score_der(annotated.references, hypotheses, annotated.uem, options)
+        report = score_der(references, hypotheses, uem, options)
         log.info("%s, %s, postprocessing %s: DER %.2f %%", test_set, system, name, 100 * report.overall.der)
         results.append(DerResult(system, test_set, name, report))
     return results
 
 
-def _in_file(segment: Segment, session: Session) -> Segment:
-    """With times of the audio file of which the session is a part."""
-    return replace(segment, start=segment.start + session.offset, end=segment.end + session.offset)
+def _moved(segment: Segment, seconds: float) -> Segment:
+    """A session may be a part of an audio file, and times in files count from the start of that."""
+    return replace(segment, start=segment.start + seconds, end=segment.end + seconds)
 
 
 def evaluate_asr(
@@ -82,13 +90,9 @@ def evaluate_asr(
     folder: Path,
 ) -> list[WerResult]:
     """WER and cpWER of samples that have an SST as their text, or LibriSpeechMix's WER alone; what was heard goes to
-    folder/<sample>.json (SegLST) and folder/sst.jsonl."""
-    references, hypotheses = {sample.session_id: sample.text or "" for sample in samples}, {}
-    for sample, text, words in transcriber.transcribe_samples(samples):
-        hypotheses[sample.session_id] = text
-        seglst.write(folder / f"{sample.session_id}.json", words)
-    with atomic_text(folder / "sst.jsonl") as file:
-        file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in hypotheses.items())
+    folder/<sample>.json (SegLST) and folder/sst.jsonl. What an earlier run has left there is not heard again."""
+    references = {sample.session_id: sample.text or "" for sample in samples}
+    hypotheses = _transcribe_missing(transcriber, samples, folder)
     # What the system is meant to write decides how it is counted, not whether it did so in this set.
     sides = Transcripts.of_sst(references), replace(Transcripts.of_sst(hypotheses), names_speakers=names_speakers)
     metrics: tuple[Metric, ...] = ("wer", "cpwer") if options.style == "sorted" else ("wer",)
@@ -96,3 +100,26 @@ def evaluate_asr(
     for report in reports:
         log.info("%s, %s: %s %.2f %%", test_set, system, report.metric, 100 * report.overall.rate)
     return [WerResult(system, test_set, report) for report in reports]
+
+
+def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Session], folder: Path) -> dict[str, str]:
+    """The SST of each sample, also in folder/sst.jsonl, which is written again after every pool."""
+    path = folder / "sst.jsonl"
+    texts = _read_texts(path) if path.exists() else {}
+    missing = unfinished_pools(samples, lambda sample: sample.session_id in texts)
+    for n_done, (sample, text, words) in enumerate(transcriber.transcribe_samples(missing), start=1):
+        seglst.write(folder / f"{sample.session_id}.json", words)
+        texts[sample.session_id] = text
+        if n_done % POOL == 0 or n_done == len(missing):
+            _write_texts(path, texts)
+    return texts
+
+
+def _read_texts(path: Path) -> dict[str, str]:
+    lines = entries(read_lines(path), path)
+    return {entry.need(entry.text, "session_id"): entry.text("text") or "" for _, entry in lines}
+
+
+def _write_texts(path: Path, texts: Mapping[str, str]) -> None:
+    with atomic_text(path) as file:
+        file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in texts.items())

@@ -315,6 +315,13 @@ def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
 
 def make_tune_set(sessions: Sequence[Session], posteriors: Mapping[str, Probs]) -> TuneSet:
     """The sessions of a manifest with posteriors that begin where each session does."""
+    return TuneSet(posteriors, *read_references(sessions))
+
+
+def read_references(
+    sessions: Sequence[Session],
+) -> tuple[dict[str, list[Segment]], dict[str, list[Region]] | None]:
+    """Who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
     unknown = [session.session_id for session in sessions if not _is_annotated(session)]
     if unknown:
         raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
@@ -325,7 +332,7 @@ def make_tune_set(sessions: Sequence[Session], posteriors: Mapping[str, Probs]) 
         for session, segments in annotated(by_rttm)
     }
     uem = {session.session_id: _find_regions(session) for session in sessions}
-    return TuneSet(posteriors, references, uem if any(session.uem_path for session in sessions) else None)
+    return references, uem if any(session.uem_path for session in sessions) else None
 
 
 def _is_annotated(session: Session) -> bool:
