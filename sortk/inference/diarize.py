@@ -333,11 +333,24 @@ class Hears(Protocol):
         """The posteriors of each session, in order."""
 
 
+def unfinished_pools(sessions: Sequence[Session], is_done: Callable[[Session], bool]) -> list[Session]:
+    """The sessions of all pools of which one is not done.
+
+    In other company, a session's posteriors differ in the last bits; so after a kill, those that are done keep it.
+    """
+    pools = (sessions[first : first + POOL] for first in range(0, len(sessions), POOL))
+    return [session for pool in pools if not all(map(is_done, pool)) for session in pool]
+
+
 def write_posteriors(diarizer: Hears, sessions: Sequence[Session], folder: Path) -> None:
     """FOLDER/<session>.npy of each session that has none yet."""
-    missing = [s for s in sessions if not posteriors_path(folder, s).is_file()]
-    for session, probs in diarizer.hear(missing):
-        save_posteriors(posteriors_path(folder, session), probs)
+
+    def is_done(session: Session) -> bool:
+        return posteriors_path(folder, session).is_file()
+
+    for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
+        if not is_done(session):
+            save_posteriors(posteriors_path(folder, session), probs)
 
 
 def posteriors_path(folder: Path, session: Session) -> Path:
