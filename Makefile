@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-slurm lint format bench wheel clean
+.PHONY: help setup test test-slurm chaos lint format fuzz bench wheel clean
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -23,6 +23,9 @@ test-slurm: setup  ## tests on a real Slurm, which is started for them on this m
 	bin/test-cluster install
 	bin/test-cluster run 2 $(BIN)/pytest tests/slurm
 
+chaos: setup  ## tries to break sortk, and writes docs/reliability.md; ARGS: such as --seed 1 --kills 40
+	$(BIN)/python tests/chaos/run.py --page docs/reliability.md $(ARGS)
+
 lint: setup  ## ruff, format check, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,6 +34,9 @@ lint: setup  ## ruff, format check, mypy
 format: setup  ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: setup  ## damaged files by the million, e.g. make fuzz INPUTS=100000 SEED=1
+	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),0)
 
 bench: setup  ## benchmarks; they print ratios
 	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sortk.corpora.registry import PrepareOptions
+from sortk.formats.files import quote
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions
@@ -42,6 +43,8 @@ from sortk.training.options import TrainDiarOptions
 
 Options = TypeVar("Options")
 Table = dict[str, Any]
+
+LONGEST_KEY = 80  # characters in which a typing error is looked for
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,9 @@ def load_elders(name_or_path: str, overrides: Sequence[str], variant: str) -> di
     that come before it in the file. `debug+pil` also has `debug`, and what comes before pil on top of debug."""
     path = find_recipe(name_or_path)
     table = read_toml(path)
-    known, given = list(table.get("variants", {})), variant.split("+") if variant else []
+    given = variant.split("+") if variant else []
+    _build_recipe(path, table, overrides, given)  # which knows them all, or says so
+    known = list(table.get("variants", {}))
     elders: dict[str, Recipe] = {}
     for depth, name in enumerate(given):
         below = given[:depth]
@@ -92,12 +97,14 @@ def load_elders(name_or_path: str, overrides: Sequence[str], variant: str) -> di
 def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
     table = dict(content)
     variants = table.pop("variants", {})
+    if not isinstance(variants, dict) or not all(isinstance(variant, dict) for variant in variants.values()):
+        raise ValueError(f"{path}: variants must be tables, such as [variants.dense.simulate]")
     for name in names:
         if name not in variants:
-            raise ValueError(f"{path}: no variant {name!r}; {_known('variants', variants)}")
-        table = merge_tables(table, variants[name])
+            raise ValueError(f"{path}: no variant {quote(name)}; {_known('variants', variants)}")
+        table = merge_tables(table, variants[name], f"{path}: ")
     for override in overrides:
-        table = merge_tables(table, parse_override(override))
+        table = merge_tables(table, parse_override(override), "--set ")
     name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem
     return build_options(Recipe, {"name": name} | table, str(path))
 
@@ -112,7 +119,7 @@ def find_recipe(name_or_path: str) -> Path:
         if path.is_file():
             return path
     raise ValueError(
-        f"no recipe {name_or_path!r}: it is neither a file or folder with a recipe.toml nor a shipped recipe; "
+        f"no recipe {quote(name_or_path)}: it is neither a file or folder with a recipe.toml nor a shipped recipe; "
         + _known("shipped recipes", shipped_recipes())
     )
 
@@ -132,7 +139,9 @@ def read_toml(path: Path) -> Table:
     """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
         raise ValueError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -147,25 +156,28 @@ def parse_override(text: str) -> Table:
     """'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}; a value that is not TOML is a string."""
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
-    if not equals or not all(names):
-        raise ValueError(f"--set {text!r}: write table.key=value")
+    if not equals or not all(names) or not key.isprintable():
+        raise ValueError(f"--set {quote(text)}: write table.key=value")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     for name in reversed(names):
         parsed = {name: parsed}
     return typing.cast(Table, parsed)
 
 
-def merge_tables(base: Table, overrides: Mapping[str, Any]) -> Table:
-    """`base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items."""
+def merge_tables(base: Table, overrides: Mapping[str, Any], where: str = "") -> Table:
+    """`base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items.
+
+    `where` the overrides come from, for errors.
+    """
     merged = dict(base)
     for key, value in overrides.items():
         if isinstance(value, dict) and isinstance(merged.get(key), list):
-            merged[key] = _merge_items(merged[key], value, key)
+            merged[key] = _merge_items(merged[key], value, f"{where}{key}")
         elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = merge_tables(merged[key], value)
+            merged[key] = merge_tables(merged[key], value, f"{where}{key}.")
         else:
             merged[key] = value
     return merged
@@ -176,8 +188,8 @@ def _merge_items(base: Sequence[Any], overrides: Mapping[str, Any], where: str) 
     known = {str(number): item for number, item in enumerate(base)}
     for number in overrides:
         if number not in known:
-            raise ValueError(f"{where}.{number}: {where} is a list; its items go by number, {_known('here', known)}")
-    return list(merge_tables(known, overrides).values())
+            raise ValueError(f"{where} is a list, which has no item {quote(number)}; {_known('items', known)}")
+    return list(merge_tables(known, overrides, f"{where}.").values())
 
 
 def build_options(options: type[Options], table: Mapping[str, Any], where: str) -> Options:
@@ -185,9 +197,9 @@ def build_options(options: type[Options], table: Mapping[str, Any], where: str) 
     hints = typing.get_type_hints(options)
     unknown = [key for key in table if key not in hints]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], hints, n=1)
+        close = difflib.get_close_matches(unknown[0][:LONGEST_KEY], hints, n=1)
         hint = f"did you mean {close[0]!r}?" if close else _known("keys", hints)
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; {hint}")
+        raise ValueError(f"{where}: unknown key {quote(unknown[0])}; {hint}")
     values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in table.items()}
     try:
         return options(**values)
@@ -204,17 +216,17 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return _convert(inner[0], value, where)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"{where} is {value!r}; it must be one of {', '.join(map(str, arguments))}")
+            raise ValueError(f"{where} is {quote(value)}; it must be one of {', '.join(map(str, arguments))}")
         return value
     if origin is tuple and isinstance(value, list):
         return tuple(_convert(arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: _convert(arguments[1], item, f"{where}.{quote(key)[1:-1]}") for key, item in value.items()}
     if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise ValueError(f"{where} is {value!r}; it must be {_describe(hint)}")
+    raise ValueError(f"{where} is {quote(value)}; it must be {_describe(hint)}")
 
 
 def _describe(hint: Any) -> str:

@@ -47,6 +47,8 @@ def read_root(path: Path) -> ET.Element:
         raise FileNotFoundError(f"{path}: no such file; is the corpus complete?") from None
     except ET.ParseError as error:
         raise FormatError(path, error.position[0], f"broken XML ({error})") from None
+    except (LookupError, ValueError) as error:  # an encoding that there is not, or that XML cannot have
+        raise FormatError(path, 1, f"broken XML ({error})") from None
 
 
 def read_tokens(path: Path) -> list[Token]:

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from sortk.formats import ctm, rttm, seglst, uem
-from sortk.formats.files import FormatError, quote
+from sortk.formats.files import FormatError, is_file, quote
 from sortk.records import Region, Segment, Session
 
 
@@ -42,7 +42,7 @@ def session_regions(session: Session) -> list[Region]:
     """The regions of the session's UEM, which must have some; none if it names no UEM."""
     if session.uem_path is None:
         return []
-    regions = [region for region in uem.read(session.uem_path) if region.session_id in own_names(session)]
+    regions = [region for region in uem.read(_need_file(session.uem_path)) if region.session_id in own_names(session)]
     if not regions:
         raise FormatError(session.uem_path, None, f"has no region of session {quote(session.session_id)}")
     return regions
@@ -65,10 +65,17 @@ def only_name(rttm_path: Path) -> str | None:
 
 def _read(session: Session) -> Iterable[Segment]:
     if session.seglst_path:
-        return seglst.read(session.seglst_path)
+        return seglst.read(_need_file(session.seglst_path))
     if session.ctm_path:
-        return ctm.read(session.ctm_path)
-    return rttm.stream(session.rttm_path) if session.rttm_path else []
+        return ctm.read(_need_file(session.ctm_path))
+    return rttm.stream(_need_file(session.rttm_path)) if session.rttm_path else []
+
+
+def _need_file(path: Path) -> Path:
+    """A manifest may come from anywhere: what it names is a plain file, no pipe that one would wait at forever."""
+    if not is_file(path):
+        raise FormatError(path, None, "no such file, though a manifest names it")
+    return path
 
 
 def _by_name(segments: Iterable[Segment]) -> Mapping[str, list[Segment]]:

@@ -26,6 +26,11 @@ MARKERS = frozenset({"done.json", ".done.json", "started.json", ".started.json",
 ROOT_VARIABLE = "SORTK_ROOT"
 """The environment variable that holds the folder inside which files name each other by relative paths."""
 
+MAX_MESSAGE = 1000  # characters of an error
+
+MAX_UNPACKING = 100  # a .gz may unpack to as many times its size (tables of segments: 10 to 50 times),
+FREE_UNPACKED_BYTES = 16 << 20  # beyond this much
+
 MAX_SECONDS = 1e9  # beyond thirty years a time is a mistake; below, a float still resolves microseconds
 
 _SHORT_REPR = reprlib.Repr()
@@ -39,17 +44,24 @@ class FormatError(ValueError):
     def __init__(self, path: str | Path, line: int | None, reason: str) -> None:
         self.path, self.line, self.reason = Path(path), line, reason
         where = f"{path}" if line is None else f"{path}, line {line}"
-        super().__init__(f"{where}: {reason}")
+        super().__init__(_one_sentence(f"{where}: {reason}"))
 
     def __reduce__(self) -> tuple[type[FormatError], tuple[Path, int | None, str]]:
         # Exceptions cross process borders by their arguments; the default would pass only the joined message.
         return type(self), (self.path, self.line, self.reason)
 
 
+def _one_sentence(text: str) -> str:
+    """On one line, and of a readable length, whatever a file calls the others that it names."""
+    text = " ".join(text.splitlines())
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of each line, streamed; `.gz` is unpacked; a byte that is not UTF-8 is a FormatError."""
     with _open_bytes(path) as file:
-        yield from decode_lines(file, path)
+        yield from decode_lines(_unpack(file, path) if isinstance(file, gzip.GzipFile) else file, path)
 
 
 def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
@@ -64,13 +76,32 @@ def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]
         raise FormatError(path, number + 1, f"damaged gzip data ({error})") from None
 
 
+def _unpack(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
+    """The lines of a packed file; few bytes may stand for more than any memory holds, but not in a file of ours."""
+    allowed = FREE_UNPACKED_BYTES + MAX_UNPACKING * path.stat().st_size
+    while line := file.readline(allowed + 1):
+        if file.tell() > allowed:
+            raise FormatError(path, None, f"unpacks to more than {MAX_UNPACKING} times its size: no such text does")
+        yield line
+
+
 def _open_bytes(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    if is_device(path):
+        raise OSError(f"{path}: is a device, not a file")
     try:
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise IsADirectoryError(f"{path}: is a folder, not a file") from None
+
+
+def is_device(path: Path) -> bool:
+    """Whether it may be without an end, as /dev/zero is; a pipe ends with its writer, and /dev/null at once."""
+    try:
+        return path.is_char_device() and not path.samefile(os.devnull)
+    except OSError:
+        return False
 
 
 def is_file(path: Path) -> bool:

@@ -23,7 +23,10 @@ from sortk.records import Segment
 log = logging.getLogger(__name__)
 
 _TURN = re.compile(r"(\S+)\s+(\S+)\s+([A-Z]\d*)\s*:\s*(.*)")
-_SOUND = re.compile(r"\{[^{}]*\}|\[+[^\[\]]*\]+")  # {laugh} is made by a speaker, [static] is not, [[...]] is a remark
+# {laugh} is made by a speaker, [static] is not, [[...]] is a remark; each run of brackets is looked at once.
+_SOUND = re.compile(
+    r"\{[^{}]*\}|(?<!\[)\[+[^\[\]]*\]+"
+)  # {laugh} is made by a speaker, [static] is not, [[...]] is a remark
 _LANGUAGE = re.compile(r"</?[\w?]+>?")  # <Spanish hola> is Spanish, <as> an aside </as>
 # Punctuation; the (( of what is unclear, the & of names, the % of hesitations, the _ of t._v.
 _NO_LETTER = re.compile(r"--|[^\w'-]|_")

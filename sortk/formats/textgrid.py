@@ -32,6 +32,7 @@ from pathlib import Path
 from sortk.formats.files import MAX_SECONDS, FormatError, quote
 
 _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<exists>|<absent>)')
+MAX_DIGITS = 12  # of a number of tiers or intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class _Values:
 
     def count(self, what: str) -> int:
         text = self._next(what, 2, "a number")
-        if not text.isdecimal():
-            raise self.error(f"the {what} should be a whole number, not {text}")
+        if not text.isdecimal() or len(text) > MAX_DIGITS:
+            raise self.error(f"the {what} should be a whole number, not {quote(text)}")
         return int(text)
 
     def flag(self, what: str) -> bool:

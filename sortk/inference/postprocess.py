@@ -204,7 +204,9 @@ def read_postprocess(path: Path) -> Postprocess:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise FormatError(path, None, "not valid TOML: nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
         raise FormatError(path, None, f"not valid TOML: {error}") from None
     table.pop("notes", None)
     known = [field.name for field in fields(Postprocess)]
@@ -215,7 +217,7 @@ def read_postprocess(path: Path) -> Postprocess:
             raise FormatError(path, None, f"{name} is {quote(value)}; it must be a number")
     try:
         return Postprocess(**table)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise FormatError(path, None, str(error)) from None
 
 

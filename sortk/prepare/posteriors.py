@@ -30,7 +30,7 @@ def read_posteriors(path: Path) -> npt.NDArray[np.float32]:
     """Probabilities of shape (frames, speakers); FormatError for anything else."""
     try:
         probs = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # on arbitrary bytes the reader can fail in any way
         raise FormatError(path, None, f"not a NumPy array ({error})") from None
     if not isinstance(probs, np.ndarray) or probs.ndim != 2 or not np.issubdtype(probs.dtype, np.floating):
         raise FormatError(path, None, "posteriors are an array of numbers, frames x speakers")
