@@ -78,13 +78,13 @@ def examine_packages() -> Iterator[Finding]:
     try:
         requirements = [Requirement(line) for line in metadata.requires("sortk") or ()]
     except metadata.PackageNotFoundError:
-        yield Finding("packages", "sortk is not installed", "run pip install . in its checkout")
+        yield Finding("packages", "sortk is not installed", "run make setup, or pip install . in the checkout")
         return
     needed = [requirement for requirement in requirements if _applies(requirement, "")]
     faults = [fault for requirement in needed if (fault := _find_fault(requirement))]
     faults += [fault for package, module in LOADED.items() if (fault := _fail_to_load(package, module))]
     versions = ", ".join(f"{each.name} {_installed_version(each.name) or 'missing'}" for each in needed)
-    advice = f"{'; '.join(faults)}: run pip install --upgrade sortk" if faults else ""
+    advice = f"{'; '.join(faults)}: run make setup, or pip install . in the checkout" if faults else ""
     yield Finding("packages", versions, advice)
     extras = sorted(set(metadata.metadata("sortk").get_all("Provides-Extra") or ()))
     yield Finding("extras", "; ".join(f"{extra}: {_describe_extra(requirements, extra)}" for extra in extras))

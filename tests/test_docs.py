@@ -205,6 +205,15 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in names(cli.main, "sortk") if name not in told] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_target_of_make_exists(page: Path) -> None:
+    targets = re.findall(r"^([\w%-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    patterns = [re.compile(target.replace("%", "(" + "|".join(shipped_recipes()) + ")")) for target in targets]
+    code = [block.content for block in find_blocks(read(page))] + find_inline(read(page)) + [find_indented(read(page))]
+    for target in re.findall(r"(?:^|&& )make ([\w-]+)", "\n".join(code), re.MULTILINE):
+        assert any(pattern.fullmatch(target) for pattern in patterns), f"there is no make {target}"
+
+
 def anchors_of(page: Path) -> set[str]:
     """As GitHub makes them out of headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", read(page)), re.MULTILINE)
