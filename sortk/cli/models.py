@@ -202,8 +202,10 @@ def diarize(
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
-    if out_dir is None and (probs or plot or html):
-        raise click.UsageError("--probs, --plot and --html need --out-dir")
+    if out_dir is None and (probs or plot):
+        raise click.UsageError("--probs and --plot need --out-dir")
+    if out_dir is None and html:
+        raise click.UsageError("--html needs --out-dir")
     options = DiarizeOptions(
         streaming=streaming or (OWN_STEPS if live else None),
         max_speakers=max_speakers,
