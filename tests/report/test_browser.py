@@ -1,0 +1,166 @@
+"""The page in a real browser: what a reader sees, clicks and hears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import Tab, browse, find_chromium
+from click.testing import CliRunner
+from small_experiment import write_experiment
+
+from sortk.cli import main
+
+pytestmark = pytest.mark.skipif(not find_chromium(), reason="no Chromium here; on Debian: apt-get install chromium")
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "nemo"
+CURSOR = "+document.querySelector('canvas.lanes').dataset.time"
+TITLE = "document.querySelector('#view h3').textContent"
+CONTRASTS = """
+(() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255).map((c) => (c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4))
+    .reduce((sum, c, n) => sum + c * [.2126, .7152, .0722][n], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const rgb = numbers(getComputedStyle(at).backgroundColor);
+      if (rgb.length === 3 || rgb[3] === 1) return rgb;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility() || element.matches("script, style, noscript, option")) continue;
+    const style = getComputedStyle(element), text = light(numbers(element.ownerSVGElement ? style.fill : style.color));
+    const back = light(ground(element));
+    const contrast = (Math.max(text, back) + .05) / (Math.min(text, back) + .05);
+    found.push([contrast, element.tagName + "." + element.className + ": " + element.textContent.slice(0, 30)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]).slice(0, 5).concat([[99, String(found.length)]]);
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    exp = tmp_path_factory.mktemp("exp") / "made-up"
+    write_experiment(exp)
+    result = CliRunner().invoke(main, ["report", "--exp", str(exp)])
+    assert result.exit_code == 0, result.output
+    return exp / "08-score" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Tab]:
+    with browse() as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser: Tab) -> Iterator[Tab]:
+    """A page may neither complain nor ask any host for anything, whatever a test does with it."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    yield browser
+    assert browser.complaints == []
+    assert all(url.startswith(("file:", "blob:", "data:")) for url in browser.requests)
+
+
+def test_the_page_shows_all_its_parts(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    parts = tab.run("[...document.querySelectorAll('section')].map((part) => part.id)")
+    assert parts == ["results", "sessions", "training", "tuning", "data", "settings"]
+    assert tab.run("document.querySelector('h1').textContent") == "made <up>"
+    assert tab.run("document.querySelectorAll('#rows .row').length") == 6
+    assert tab.run("document.querySelectorAll('#training svg polyline').length") > 8
+    assert "Not in this experiment, so not shown: 00-prepare" in tab.run("document.body.textContent")
+
+
+def test_the_worst_session_is_open_and_another_can_be_chosen(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    names = tab.run("[...document.querySelectorAll('#rows .name')].map((name) => name.textContent.replace('♪ ', ''))")
+    assert tab.run(TITLE) == names[0]
+    tab.click("#rows .row:nth-child(3)")
+    assert tab.run(TITLE) == names[2]
+    assert tab.run("document.querySelector('[aria-current]').textContent").find(names[2]) >= 0
+    painted = "(() => { const c = document.querySelector('canvas.lanes'); const p = c.getContext('2d')"
+    painted += ".getImageData(0, 0, c.width, c.height).data; return p.filter((v, n) => n % 4 === 3 && v).length; })()"
+    assert tab.run(painted) > 10_000
+
+
+def test_it_plays_and_the_cursor_follows(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    assert tab.run(CURSOR) == 0
+    tab.click("#play")
+    tab.wait(f"{CURSOR} > 0.8")
+    assert tab.run("view.audio.currentTime") > 0.5 and not tab.run("view.audio.paused")
+    assert tab.run("view.audio.error") is None
+    tab.wait("document.querySelectorAll('.word.now').length > 0 || view.time > 5")
+    tab.click("#play")
+    stopped = tab.run(CURSOR)
+    assert tab.run("view.audio.paused") and tab.run(f"{CURSOR}") == stopped
+
+
+def test_the_keyboard_does_it_all(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    first = tab.run(TITLE)
+    for _ in range(3):
+        tab.press("ArrowRight")
+    tab.press("ArrowLeft")
+    assert tab.run(CURSOR) == pytest.approx(2.0)
+    tab.press(" ")
+    tab.wait(f"{CURSOR} > 2.3")
+    tab.press("j")
+    assert tab.run(TITLE) != first and tab.run(CURSOR) == 0 and not tab.run("view.playing")
+    tab.press("k")
+    assert tab.run(TITLE) == first
+    tab.press("k")  # there is none before the first
+    assert tab.run(TITLE) == first
+    tab.click("#rows .row")
+    tab.press(" ")  # with the focus on a row, too
+    assert tab.run("view.playing")
+
+
+def test_words_seek_and_errors_of_words_are_shown(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    tab.click(".turns .word:nth-of-type(3)")
+    assert tab.run("document.querySelector('.word.now') !== null")
+    tab.click(".tabs button:nth-child(2)")
+    assert tab.run("document.querySelectorAll('.aligned .deleted').length") > 0
+    assert tab.run("document.querySelectorAll('.aligned .replaced').length") > 0
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_readable_in_any_window_and_theme(tab: Tab, report: Path, width: int, dark: bool) -> None:
+    tab.open(report, width=width, dark=dark)
+    assert tab.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    tab.run("document.querySelector('details').open = true")
+    for page in (1, 2):
+        tab.click(f".tabs button:nth-child({page})")
+        *worst, (_, n_texts) = tab.run(CONTRASTS)
+        assert int(n_texts) > 100 and worst[0][0] >= 4.5, worst
+    assert tab.run("document.documentElement.scrollWidth") <= width
+
+
+def test_the_theme_can_be_changed(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    before = tab.run("getComputedStyle(document.body).backgroundColor")
+    tab.click("#theme")
+    assert tab.run("document.documentElement.dataset.theme") == "dark"
+    assert tab.run("getComputedStyle(document.body).backgroundColor") != before
+    tab.click("#theme")
+
+
+def test_the_page_of_a_recording(tab: Tab, tmp_path: Path) -> None:
+    files = [str(FIXTURES / "a_3p3.wav"), "--model", str(FIXTURES / "tiny_sortformer.nemo")]
+    result = CliRunner().invoke(main, ["diarize", *files, "--out-dir", str(tmp_path), "--html", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    tab.open(tmp_path / "a_3p3.html", width=400)
+    assert tab.run(TITLE) == "a_3p3" and tab.run("document.querySelector('#rows')") is None
+    assert tab.run("document.documentElement.scrollWidth") <= 400
+    tab.press(" ")
+    tab.wait(f"{CURSOR} > 0.3")

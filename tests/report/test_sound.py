@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_posteriors
+
+
+def test_posteriors_in_sixteenths_two_to_a_byte() -> None:
+    probs = np.array([[0.0, 1.0, 0.2], [0.49, 0.03, 0.8]], np.float32)
+    # 15 x: 0, 15, 3 | 7.35, 0.45, 12
+    assert base64.b64decode(encode_posteriors(probs)) == bytes([0x0F, 0x37, 0x0C])
+    assert base64.b64decode(encode_posteriors(probs[:1])) == bytes([0x0F, 0x30])
+
+
+def test_the_waveform_is_relative_to_its_peak() -> None:
+    samples = np.zeros(16_000, np.float32)
+    samples[0], samples[-1] = 0.25, -0.5
+    peaks = base64.b64decode(encode_peaks(samples))
+    assert len(peaks) == 25 and peaks[0] == 128 and peaks[-1] == 255 and not any(peaks[1:-1])
+    assert base64.b64decode(encode_peaks(np.zeros(100, np.float32))) == b"\0"
+
+
+@pytest.mark.parametrize("seconds", [0.3, 130.0])
+def test_sound_comes_back_as_it_was(seconds: float) -> None:
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(round(16_000 * seconds)) / 16_000)
+    content = base64.b64decode(encode_sound(tone.astype(np.float32)))
+    heard, rate = soundfile.read(io.BytesIO(content))
+    assert rate == 16_000 and len(heard) == len(tone) and len(content) < 4000 * seconds + 6000
+    middle = slice(len(tone) // 4, 3 * len(tone) // 4)
+    assert np.abs(heard[middle] - tone[middle]).max() < 0.1
+
+
+def test_posteriors_that_are_not_there_and_that_are_none(tmp_path: Path) -> None:
+    assert read_posteriors(tmp_path / "no.npy") is None
+    np.save(tmp_path / "flat.npy", np.zeros(3))
+    with pytest.raises(ValueError, match=r"flat.npy: posteriors are frames x speakers, not an array of shape \(3,\)"):
+        read_posteriors(tmp_path / "flat.npy")
