@@ -242,7 +242,7 @@ DIARIZER = SortformerOptions(
     encoder=ENCODER,
     transformer=TransformerOptions(d_model=16, n_layers=1, n_heads=2, d_inner=32),
 )
-RECORDINGS = [f"call{number:02}" for number in range(12)]
+RECORDINGS = [f"call{number:02}" for number in range(4)]
 SECONDS = 6.0
 
 

@@ -21,7 +21,7 @@ from sortk.cli.scores import score
     is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Show the versions of sortk, Python, torch and CUDA.",
+    help="Show the versions of sortk, Python, PyTorch and CUDA.",
 )
 def main() -> None:
     """Sortformer, whole: speaker diarization sorted by arrival time, and the multi-speaker ASR it supervises.
