@@ -342,19 +342,23 @@ def turn_the_clock_back(trial: Trial) -> None:
 
 def _jump_back_after(cpu_seconds: float) -> None:
     """In this process, every function that tells the time of day does so."""
-    real = time.time
+    time_of_day, localtime, gmtime, strftime = time.time, time.localtime, time.gmtime, time.strftime
 
     def now() -> float:
-        return real() - (DAY_SECONDS if time.process_time() > cpu_seconds else 0)
+        return time_of_day() - (DAY_SECONDS if time.process_time() > cpu_seconds else 0)
 
-    def jumping(function: Callable[[float], time.struct_time]) -> Callable[[float | None], time.struct_time]:
-        return lambda seconds=None: function(now() if seconds is None else seconds)
+    def now_if(seconds: float | None) -> float:
+        return now() if seconds is None else seconds
 
-    strftime = time.strftime
-    time.time = now
-    time.time_ns = lambda: int(now() * 1e9)
-    time.localtime, time.gmtime = jumping(time.localtime), jumping(time.gmtime)  # type: ignore[assignment]
-    time.strftime = lambda form, when=None: strftime(form, when or time.localtime())  # type: ignore[assignment]
+    patches: dict[str, Callable[..., object]] = {
+        "time": now,
+        "time_ns": lambda: int(now() * 1e9),
+        "localtime": lambda seconds=None: localtime(now_if(seconds)),
+        "gmtime": lambda seconds=None: gmtime(now_if(seconds)),
+        "strftime": lambda form, when=None: strftime(form, when or localtime(now())),
+    }
+    for name, function in patches.items():
+        setattr(time, name, function)
 
 
 OTHERS: tuple[Callable[[Trial], None], ...] = (

@@ -24,10 +24,11 @@ MAY_BE_EMPTY = (".jsonl", ".rttm", ".ctm")  # of no lines
 
 
 def find_files(folder: Path) -> Iterator[Path]:
-    """Files under their final names, as they are this moment: neither hidden ones, nor those about the run (log/)."""
+    """Files under their final names, as they are this moment: neither hidden ones, nor those about the run (log/) and
+    locks (Optuna's)."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in ("log", "jobs")]
-        yield from (Path(parent) / name for name in names if not name.startswith("."))
+        yield from (Path(parent) / name for name in names if not name.startswith(".") and not name.endswith(".lock"))
 
 
 def find_fault(path: Path) -> str:

@@ -60,7 +60,7 @@ def _keep_to_one_thread() -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="all random moments follow from it")
-    parser.add_argument("--kills", type=int, default=24, help="kill -9 of each target")
+    parser.add_argument("--kills", type=int, default=20, help="kill -9 of each stage; half as many of a command")
     parser.add_argument("--only", nargs="*", help="names of targets, such as `simulate` or `stage 5 train-diar`")
     parser.add_argument("--only-kills", action="store_true", help="no other faults")
     parser.add_argument("--dir", help="where to work; the temporary folder by default")
@@ -82,7 +82,7 @@ def disturb_all(root: Path, options: argparse.Namespace) -> dict[str, Tally]:
         began = time.monotonic()
         tally = tallies[target.name] = Tally()
         trial = Trial(root, target, reference, tally, Random(f"{options.seed} {target.name}"))
-        kill_again_and_again(trial, options.kills)
+        kill_again_and_again(trial, options.kills if target in STAGES else options.kills // 2)
         others = () if options.only_kills else OTHERS + DISKS * with_disks
         for disturb in others:
             disturb(trial)
