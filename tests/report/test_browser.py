@@ -20,8 +20,8 @@ TITLE = "document.querySelector('#view h3').textContent"
 CONTRASTS = """
 (() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255).map((c) => (c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4))
-    .reduce((sum, c, n) => sum + c * [.2126, .7152, .0722][n], 0);
+  const linear = (c) => (c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+  const light = (rgb) => [.2126, .7152, .0722].reduce((sum, weight, n) => sum + weight * linear(rgb[n] / 255), 0);
   const ground = (element) => {
     for (let at = element; at; at = at.parentElement) {
       const rgb = numbers(getComputedStyle(at).backgroundColor);
