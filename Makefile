@@ -26,9 +26,6 @@ test-slurm: setup  ## tests on a real Slurm, which is started for them on this m
 chaos: setup  ## tries to break sortk, and writes docs/reliability.md; ARGS: such as --seed 1 --kills 40
 	$(BIN)/python tests/chaos/run.py --page docs/reliability.md $(ARGS)
 
-chaos: setup  ## tries to break sortk, and writes docs/reliability.md; ARGS: such as --seed 1 --kills 40
-	$(BIN)/python tests/chaos/run.py --page docs/reliability.md $(ARGS)
-
 lint: setup  ## ruff, format check, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
