@@ -15,7 +15,7 @@ from sortk import cli
 from sortk.folders import Folder
 from sortk.recipe import load_recipe
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, write_script
-from sortk.slurm.options import JobOptions
+from sortk.slurm.options import ClusterOptions, JobOptions
 from sortk.slurm.queue import read_queue
 from sortk.slurm.shards import Call, cut_missing
 
@@ -51,6 +51,13 @@ def test_a_stage_asks_for_what_its_table_says_and_else_for_what_all_jobs_ask() -
         "constraint": "a100",
         "exclusive": True,
     }
+
+
+def test_every_stage_has_a_table() -> None:
+    from sortk.stages import STAGES
+
+    for stage in STAGES:
+        assert ClusterOptions(partition="cpu").of_stage(stage.name) == JobOptions(partition="cpu")
 
 
 @pytest.mark.parametrize(

@@ -230,4 +230,5 @@ def _offer_to_cancel(folders: Sequence[Folder]) -> Iterator[None]:
             cancel(jobs)
         elif jobs:
             click.echo(f"\n{len(jobs)} jobs stay in the queue; sortk status shows them", err=True)
+            raise click.exceptions.Exit(130) from None
         raise
