@@ -51,7 +51,7 @@ class Trial:
     def renew(self) -> None:
         """Nothing is left of an earlier trial."""
         renew(self.root, self.target)
-        self.watch = Watch(self.exp, self.target)
+        self.watch = Watch(self.exp, self.target, set(self.reference.files.values()))
 
     def start(self, *more: str, prelude: Prelude | None = None) -> Run:
         return start([*self.target.arguments, *more], self.folder, self.root / "messages", prelude)

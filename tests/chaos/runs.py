@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,8 +136,8 @@ def _call(arguments: Sequence[str], prelude: Prelude | None) -> int:
 class Watch:
     """Looks at the files of a trial again and again while it is worked on."""
 
-    def __init__(self, exp: Path, target: Target) -> None:
-        self.exp, self.target = exp, target
+    def __init__(self, exp: Path, target: Target, known: Container[str] = ()) -> None:
+        self.exp, self.target, self.known = exp, target, known
         self.faults: list[str] = []  # half files, and folders that have their name too early
         self.redone: list[str] = []  # work that was there, and was done again
         self._seen: dict[Path, tuple[int, int, int]] = {}
@@ -162,7 +162,7 @@ class Watch:
         if before == seen:
             return
         self._seen[name] = seen
-        if fault := find_fault(path):
+        if fault := find_fault(path, self.known):
             self.faults.append(fault)
         if before and before[0] != seen[0] and any(name.match(item) for item in self.target.items):
             self.redone.append(str(name))
