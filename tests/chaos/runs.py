@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import importlib
 import os
 import pkgutil
@@ -25,6 +26,7 @@ from targets import Target
 
 import sortk
 
+PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.004
 LOOK_CPU_SECONDS, LOOK_SECONDS = 0.004, 0.1  # its files are looked at when a run has worked so long, or after that time
 PATIENCE_SECONDS = 300.0  # a run that takes so long hangs
@@ -106,6 +108,7 @@ def start(arguments: Sequence[str], folder: Path, messages: Path, prelude: Prelu
     code = 70
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive this process
         os.chdir(folder)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
