@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_SECONDS, wait_until
 
 from sortk.slurm.queue import read_queue
 
@@ -60,7 +60,7 @@ def find_processes(job_id: str) -> list[int]:
 def stop_two_shards(folder: Path) -> dict[str, list[int]]:
     """Two running tasks of the folder's array, and their processes, which hold still from now on."""
     stopped: dict[str, list[int]] = {}
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(stopped) < 2:
         assert time.monotonic() < deadline, "there were never two shards that run"
         tasks = [job.job_id for job in read_queue().values() if job.folder == str(folder) and "_" in job.job_id]
@@ -83,14 +83,14 @@ def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path
     with (tmp_path / "view").open("w", encoding="utf-8") as view:
         waiting = subprocess.Popen([sys.executable, "-m", "sortk", "run", *arguments, "--wait"], stderr=view)
     killed, cancelled = stop_two_shards(there / "01-simulate").items()
-    signal_all(killed[1], signal.SIGKILL)
-    subprocess.run(["scancel", cancelled[0]], check=True)
     assert "; wait for it" in sortk("run", *arguments, expect=1)
     status = sortk("status", *DEBUG, "--exp", str(tmp_path)).splitlines()
     assert [line.split()[2] for line in status] == ["done", "partial", *["missing"] * 7]
     assert all("jobs: " in line for line in status[1:])
+    signal_all(killed[1], signal.SIGKILL)
+    subprocess.run(["scancel", cancelled[0]], check=True)
 
-    assert waiting.wait(timeout=400) == 0, (tmp_path / "view").read_text(encoding="utf-8")
+    assert waiting.wait(PATIENCE_SECONDS) == 0, (tmp_path / "view").read_text(encoding="utf-8")
     said = (tmp_path / "view").read_text(encoding="utf-8")
     for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "2 failed", "stage 8 (score): done"):
         assert line in said
@@ -174,7 +174,7 @@ def test_training_that_is_requeued_goes_on_where_it_was(here: Path, tmp_path: Pa
         wait_until(lambda: restarts(job_id) == number + 1 and read_queue()[job_id].is_pending)  # noqa: B023
         # Slurm would let it rest for two minutes.
         subprocess.run(["scontrol", "update", f"jobid={job_id}", "StartTime=now"], check=True)
-    wait_until(lambda: not {job_id, undisturbed_job} & read_queue().keys(), seconds=300)
+    wait_until(lambda: not {job_id, undisturbed_job} & read_queue().keys())
     assert count_steps(whole) == 24
     assert read_curve(disturbed) == read_curve(whole)
     model = Path("variant-debug") / "05-train-diar" / "model" / "model.safetensors"
