@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,13 @@ def cluster() -> None:
     if "SLURM_CONF" not in os.environ:
         pytest.skip("make test-slurm starts the Slurm that these tests are for")
     os.environ["PYTHONPATH"] = str(HERE)  # where jobs find what the tests have them do
+
+
+@pytest.fixture(autouse=True)
+def leave_no_jobs() -> Iterator[None]:
+    """A test that fails must not keep the machine busy for those after it."""
+    yield
+    subprocess.run(["scancel", f"--user={getpass.getuser()}"], check=True)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
