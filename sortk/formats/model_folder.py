@@ -1,7 +1,12 @@
-"""Model folders: config.json (what to build) and model.safetensors (its weights); nothing that could run code."""
+"""Model folders: config.json (what to build) and model.safetensors (its weights); nothing that could run code.
+
+config.json also holds what is nobody else's business: `format`, the version of such folders, and `sha256`, that of the
+weights' file. Folders of before there were these have format 0, and are read as they are.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,37 +16,70 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sortk.formats.files import FormatError, atomic_path, atomic_text
+from sortk.formats.files import FormatError, atomic_path, atomic_text, quote
 
 WEIGHTS_NAME, CONFIG_NAME = "model.safetensors", "config.json"
+FORMAT = 1
+OWN_KEYS = ("format", "sha256")
 
 
 def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Writes a model folder."""
     save_tensors(folder / WEIGHTS_NAME, weights)
+    own = {"format": FORMAT, "sha256": _hash_file(folder / WEIGHTS_NAME)}
     with atomic_text(folder / CONFIG_NAME) as file:  # last: where it is, the folder is whole
-        json.dump(config, file, indent=1)
+        json.dump({**config, **own}, file, indent=1)
         file.write("\n")
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights and config of a model folder."""
-    config = load_config(folder)
-    return load_tensors(folder / WEIGHTS_NAME), config
+    config, path = _read_config(folder), folder / WEIGHTS_NAME
+    weights = load_tensors(path)
+    if config.get("sha256", "") not in ("", _hash_file(path)):
+        reason = f"is not the file that {CONFIG_NAME} was written with (sha256); copy the model folder again"
+        raise FormatError(path, None, reason)
+    return weights, _without_own_keys(config)
 
 
 def load_config(folder: Path) -> dict[str, Any]:
     """The config of a model folder: `model`, which one it is, and `options`, what it is built from."""
+    return _without_own_keys(_read_config(folder))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise FormatError(folder, None, f"not a model folder: no {CONFIG_NAME} in it")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise FormatError(path, None, "JSON is nested too deeply") from None
     except ValueError as error:
         raise FormatError(path, None, f"broken JSON ({error})") from None
     if not isinstance(config, dict) or not isinstance(config.get("options"), dict) or "model" not in config:
         raise FormatError(path, None, "not the config of a model: no 'model' and 'options' in it")
+    _check_format(config.get("format", 0), path)
     return config
+
+
+def _check_format(version: Any, path: Path) -> None:
+    """Older folders are read as they are; how one of format 2 differs from this one, nobody can know here."""
+    if type(version) is not int or version < 0:
+        raise FormatError(path, None, f"the format of a model folder is a number, not {quote(version)}")
+    if version > FORMAT:
+        raise FormatError(
+            path, None, f"was written by a newer sortk: format {version}, this one reads up to {FORMAT}; update sortk"
+        )
+
+
+def _without_own_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in OWN_KEYS}
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +15,13 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_tensors, save_tensors
+from sortk.training.processes import current_processes
+
+log = logging.getLogger(__name__)
+
+States = tuple[dict[str, Tensor], "Progress"]
 
 
 @dataclass
@@ -26,16 +34,26 @@ class Progress:
     validations_since_best: int = 0
     best_score: float | None = None
     scaler: dict[str, Any] = field(default_factory=dict)  # of half precision: what gradients are multiplied by
+    bad_updates: int = 0  # the last ones in a row that were skipped
+    mean_loss: float | None = None  # over the last updates, roughly
 
 
 class Checkpoints:
-    """The checkpoints of one run: the latest for going on, and the weights of the best for the end."""
+    """The checkpoints of one run: the latest two for going on, and the weights of the best for the end.
+
+    The last one takes the place of the one before it when it is whole; between two renames it is `next`. A damaged one
+    (a disk may lose what it has promised) is told by its checksum, and the one before it takes its place.
+    """
 
     def __init__(self, folder: Path, keep_best: int) -> None:
         self.folder, self.keep_best = folder, keep_best
+        self._next, self._last, self._before = (
+            folder / f"{name}.safetensors" for name in ("next", "last", "before-last")
+        )
+        self._is_last_damaged = False
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, writes: bool = True) -> None:
-        """One file, which replaces the one before it when it is whole. It does not tell how many processes there were.
+        """One file, which does not tell how many processes there were.
 
         All processes must call this, for each may have a part of a tensor; one of them `writes`.
         """
@@ -44,16 +62,20 @@ class Checkpoints:
             tensors |= {f"optimizer.{index}.{name}": whole(torch.as_tensor(value)) for name, value in state.items()}
         if not writes:
             return
-        save_tensors(self.folder / "last.safetensors", tensors, {"progress": json.dumps(vars(progress))})
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        about = {"progress": json.dumps(vars(progress)), "crc32": _checksum(tensors)}
+        save_tensors(self._next, tensors, about)
+        if self._last.exists() and not self._is_last_damaged:
+            self._last.replace(self._before)
+        self._next.replace(self._last)
+        self._is_last_damaged = False
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Puts everything back to where the last checkpoint was taken; a new run starts from nothing."""
-        path = self.folder / "last.safetensors"
-        if not path.exists():
+        states = self._load_newest()
+        if states is None:
             return Progress()
-        tensors = load_tensors(path)
-        with safe_open(path, framework="pt") as file:
-            progress = Progress(**json.loads(file.metadata()["progress"]))
+        tensors, progress = states
         now = model.state_dict()
         model.load_state_dict({name: spread(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -63,6 +85,22 @@ class Checkpoints:
             state.setdefault(int(index), {})[key] = spread(tensor, weights[int(index)])
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         return progress
+
+    def _load_newest(self) -> States | None:
+        """Of the newest checkpoint that is whole; None if there is none at all."""
+        found = [path for path in (self._next, self._last, self._before) if path.exists()]
+        for path in found:
+            try:
+                return _load_states(path)
+            except FormatError as error:
+                self._is_last_damaged |= path == self._last
+                if path == found[-1]:
+                    raise FormatError(
+                        path, None, f"{error.reason}, and there is no other checkpoint; --force starts over"
+                    ) from None
+                if current_processes().leads:
+                    log.warning("%s; going on from the checkpoint before it", error)
+        return None
 
     def keep(self, step: int, score: float, model: nn.Module) -> None:
         """Keeps these weights if they are among the best (lowest scores), and drops those that no longer are."""
@@ -77,6 +115,26 @@ class Checkpoints:
     def average_best(self) -> dict[str, Tensor]:
         """The mean of the best weights, which is better than any of them."""
         return average([load_tensors(path) for path in self.best()])
+
+
+def _load_states(path: Path) -> States:
+    tensors = load_tensors(path)
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata() or {}
+    if about.get("crc32", "") not in ("", _checksum(tensors)):
+        raise FormatError(path, None, "damaged: its tensors are not those that were written (crc32)")
+    try:
+        return tensors, Progress(**json.loads(about["progress"]))
+    except (KeyError, ValueError, TypeError):
+        raise FormatError(path, None, "not a checkpoint of a training that this sortk can go on with") from None
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Of names and numbers, on the CPU and contiguous."""
+    crc = 0
+    for name, tensor in sorted(tensors.items()):
+        crc = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, zlib.crc32(name.encode(), crc))
+    return f"{crc:08x}"
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -2,8 +2,14 @@
 
 A run that is killed and started again sees the same batches and draws the same random numbers as one that was not, and
 ends with the same weights: batches follow from seed, epoch and number, the random numbers of a step from seed and step;
-everything else is in the checkpoint. Several processes (see `processes`) share each batch; their loss is that of one
-process with a batch as large as all of theirs.
+everything else is in the checkpoint.
+
+An update whose loss or gradients are not finite is skipped: weights, optimiser and statistics stay as they are. The
+examples in it are named in the log; several such updates in a row stop the run (`max_bad_updates`). A loss that jumps
+is logged with its examples, too, and learned from.
+
+Several processes (see `processes`) share each batch; their loss is that of one process with a batch as large as all of
+theirs.
 """
 
 from __future__ import annotations
@@ -35,13 +41,18 @@ from sortk.training.batches import Batch, BatchLoader
 from sortk.training.checkpoint import Checkpoints, Progress, whole
 from sortk.training.muon import Muon
 from sortk.training.options import LoopOptions
-from sortk.training.processes import Processes, current_processes, sum_numbers, wait_for_all
+from sortk.training.processes import Processes, current_processes, hear_all, sum_numbers, wait_for_all
 
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOG_LINES = 15.0
 RATES = ("audio_per_second", "examples_per_second")
 SHOWN = ("loss", "der", "cpwer", *RATES)
+
+MAX_BAD_UPDATES = 10  # in a row, if the options do not say
+SPIKE = 4.0  # times its mean: a loss that jumps
+MEAN_UPDATES = 50  # over which that mean is taken, roughly; before that, nothing is a jump
+MAX_NAMES = 20  # of examples in a message; log.jsonl has them all
 
 
 def learning_rate(step: int, options: LoopOptions) -> float:
@@ -109,9 +120,11 @@ def train(
     ):
         updates = _updates(loader, progress, options, processes)
         while progress.step < n_steps and not _is_patience_over(progress, options):
-            numbers = run.update(progress, next(updates), stop)
+            numbers, event = run.update(progress, next(updates), stop)
             progress.step += 1
             bar.show(numbers)
+            if event:
+                training_log.note(progress.step, event)
             if _is_due(progress.step, options.log_every, n_steps):
                 training_log.write(progress.step, numbers)
             if _is_due(progress.step, options.validate_every, n_steps):
@@ -157,8 +170,10 @@ class _Run:
         self.compute_loss = torch.compile(shared) if options.compile else shared
         self._clock = time.monotonic()
 
-    def update(self, progress: Progress, batches: Sequence[Batch], stop: _Stop) -> dict[str, float]:
-        """One step of the optimiser over one or more batches."""
+    def update(
+        self, progress: Progress, batches: Sequence[Batch], stop: _Stop
+    ) -> tuple[dict[str, float], _Event | None]:
+        """One step of the optimiser over one or more batches; numbers to log, and what was unusual about it."""
         options = self.options
         rate = learning_rate(progress.step, options)
         for group in self.optimizer.param_groups:
@@ -169,21 +184,61 @@ class _Run:
         for part in self.frozen:
             part.eval()  # its statistics stay, too
         self.optimizer.zero_grad(set_to_none=True)
-        numbers = self._accumulate(batches)
+        statistics = [(buffer, buffer.clone()) for buffer in self.learner.buffers()]  # of batch norm
+        numbers, broken = self._accumulate(batches)
         numbers = stop.agree(sum_numbers(numbers | stop.as_numbers(), self.device))
-        if not math.isfinite(numbers["loss"]):
-            names = ", ".join(name for batch in batches for name in batch.names)
-            raise ValueError(f"the loss is {numbers['loss']} at step {progress.step + 1}, of {names}")
         self.scaler.unscale_(self.optimizer)
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.learner.parameters(), options.clip_norm or math.inf))
-        self.scaler.step(self.optimizer)
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.learner.parameters(), options.clip_norm or math.inf)))
+        # All processes have the same sums and gradients, and so the same opinion.
+        event = self._judge(progress, numbers["loss"], norm, batches, broken)
+        if event is None or not event.skipped:
+            self.scaler.step(self.optimizer)
+        else:
+            _put_back(statistics)
         self.scaler.update()
         seconds = self._lap()
-        numbers |= {name: numbers[name] / seconds for name in RATES}
-        return numbers | {"learning_rate": rate, "grad_norm": float(norm)}
+        numbers |= {name: numbers[name] / seconds for name in RATES} | {"learning_rate": rate, "grad_norm": norm}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}, event
 
-    def _accumulate(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """Gradients of the mean loss over all examples; this process's part of the means, to be summed over all."""
+    def _judge(
+        self, progress: Progress, loss: float, norm: float, batches: Sequence[Batch], broken: Sequence[str]
+    ) -> _Event | None:
+        """What is unusual about an update; ValueError if too many in a row were bad. Keeps `progress` up to date."""
+        step = progress.step + 1
+        fault = _find_fault(loss, norm, self.scaler)
+        if not fault:
+            progress.bad_updates = 0
+            mean, progress.mean_loss = progress.mean_loss, _next_mean(progress.mean_loss, loss)
+            if mean is None or step <= MEAN_UPDATES or loss < SPIKE * mean or mean <= 0:
+                return None
+            event = _Event(f"the loss jumped to {loss:.3g}, {loss / mean:.1f} times its mean", _names(batches))
+            self._tell(step, event)
+            return event
+        # All batches of an update share its gradients, but a loss is one batch's own.
+        named = tuple(name for names in hear_all(tuple(broken)) for name in names)
+        event = _Event(fault, named or _names(batches), skipped=True)
+        progress.bad_updates += 1
+        allowed = self.options.max_bad_updates or MAX_BAD_UPDATES
+        if progress.bad_updates >= allowed:
+            row = f", the last of {allowed} updates in a row" if allowed > 1 else ""
+            raise ValueError(
+                f"{event.what} at step {step}, of {event.list_names()}{row}; look at these examples, or train with "
+                "a lower learning_rate, a longer warmup or precision float32"
+            )
+        self._tell(step, event)
+        return event
+
+    def _tell(self, step: int, event: _Event) -> None:
+        if self.processes.leads:
+            done = "; the update is skipped" if event.skipped else ""
+            log.warning("step %d: %s, of %s%s", step, event.what, event.list_names(), done)
+
+    def _accumulate(self, batches: Sequence[Batch]) -> tuple[dict[str, float], list[str]]:
+        """Gradients of the mean loss over all examples; this process's part of the means, to be summed over all.
+
+        Also the names of its examples in batches whose loss is not finite.
+        """
+        broken: list[str] = []
         n_examples = sum(batch.n_in_all for batch in batches)
         sums = dict(zip(RATES, (sum(b.seconds for b in batches), sum(len(b.names) for b in batches)), strict=True))
         for number, batch in enumerate(batches, start=1):
@@ -192,9 +247,11 @@ class _Run:
                 loss, about = self.compute_loss(batch.to(self.device))
                 # Gradients are averaged over the processes, hence the factor.
                 self.scaler.scale(loss * (weight * self.processes.n)).backward()
-            for name, value in (about | {"loss": loss.detach()}).items():
-                sums[name] = sums.get(name, 0.0) + weight * float(value)
-        return sums
+            own = {name: float(value) for name, value in (about | {"loss": loss.detach()}).items()}
+            sums |= {name: sums.get(name, 0.0) + weight * value for name, value in own.items()}
+            if not math.isfinite(own["loss"]):
+                broken += batch.names
+        return sums, broken
 
     def collect(self) -> None:
         """The module has what was learned."""
@@ -225,6 +282,47 @@ class _Run:
         if self.options.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What is unusual about an update."""
+
+    what: str
+    names: tuple[str, ...]  # of the examples in it
+    skipped: bool = False
+
+    def list_names(self) -> str:
+        more = len(self.names) - MAX_NAMES
+        return ", ".join(self.names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _find_fault(loss: float, norm: float, scaler: torch.GradScaler) -> str:
+    """Why an update must not be made; empty if nothing is wrong.
+
+    In float16, gradients may overflow: the scaler skips the update by itself, and scales them up less from then on. It
+    is a fault if even those that are not scaled up do.
+    """
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if not math.isfinite(norm) and (not scaler.is_enabled() or scaler.get_scale() < 1):
+        return f"the norm of the gradients is {norm}"
+    return ""
+
+
+def _names(batches: Sequence[Batch]) -> tuple[str, ...]:
+    """Of all examples of an update, in all processes."""
+    return tuple(name for names in hear_all([name for batch in batches for name in batch.names]) for name in names)
+
+
+def _next_mean(mean: float | None, loss: float) -> float:
+    return loss if mean is None else mean + (loss - mean) / MEAN_UPDATES
+
+
+@torch.no_grad()
+def _put_back(values: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, before in values:
+        tensor.copy_(before)
 
 
 def shard(module: nn.Module, device: torch.device) -> nn.Module:
@@ -335,12 +433,20 @@ class TrainingLog:
             for name, value in numbers.items():
                 self._board.add_scalar(name, value, step)
 
+    def note(self, step: int, event: _Event) -> None:
+        """What was unusual about a step, with all examples in it."""
+        key = "skipped" if event.skipped else "spike"
+        fields = {"phase": self._phase, "step": step, key: event.what, "examples": event.names}
+        self._file.write(json.dumps(fields) + "\n")
+        self._file.flush()
+
 
 class _NoLog(contextlib.AbstractContextManager["_NoLog"]):
     """Of the processes that do not lead."""
 
     def __exit__(self, *about: object) -> None: ...
     def write(self, step: int, numbers: dict[str, float]) -> None: ...
+    def note(self, step: int, event: _Event) -> None: ...
 
 
 def _open_log(out: Path, phase: str, from_step: int, processes: Processes) -> TrainingLog | _NoLog:

@@ -33,11 +33,16 @@ class LoopOptions:
     workers: int = 0  # processes that load batches; 0: this one
     compile: bool = False  # torch.compile
     shard: bool = False  # several processes share weights and optimiser state (FSDP2): for models that fill a GPU
+    # Updates whose loss or gradients are not finite are skipped, and their examples are named; at as many in a row the
+    # run stops. 1: at the first; 0: at 10.
+    max_bad_updates: int = field(default=0, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name in ("steps", "validate_every", "checkpoint_every", "log_every", "accumulate", "keep_best"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_bad_updates < 0:
+            raise ValueError(f"max_bad_updates must not be negative, but it is {self.max_bad_updates}")
         if not self.learning_rate > 0 or not self.batch_seconds > 0:
             raise ValueError("learning_rate and batch_seconds must be more than 0")
         if self.shard and (self.optimizer == "muon" or self.precision == "float16" or self.compile):

@@ -93,6 +93,15 @@ def tell_all(message: Any) -> Any:
     return box[0]
 
 
+def hear_all(message: Any) -> list[Any]:
+    """What every process says, in their order; all must call this."""
+    if not distributed.is_initialized():
+        return [message]
+    messages: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(messages, message)
+    return messages
+
+
 def wait_for_all() -> None:
     """Until every process has come this far."""
     if distributed.is_initialized():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from sortk.formats.files import FormatError
-from sortk.formats.model_folder import load_model, load_tensors, save_model, save_tensors
+from sortk.formats.model_folder import load_config, load_model, load_tensors, save_model, save_tensors
 
 
 def test_a_model_folder_is_read_back(tmp_path: Path) -> None:
@@ -51,3 +52,27 @@ def test_damage_is_one_sentence(tmp_path: Path) -> None:
         load_tensors(tmp_path / "nothing.safetensors")
     with pytest.raises(FormatError, match="not a model folder"):
         load_model(tmp_path / "nowhere")
+
+
+def test_weights_that_are_not_those_of_the_config_are_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, {"a": torch.zeros(100)}, {"model": "x", "options": {}})
+    save_tensors(tmp_path / "model.safetensors", {"a": torch.ones(100)})
+    with pytest.raises(
+        FormatError, match=r"model\.safetensors: is not the file .* \(sha256\); copy the model folder again"
+    ):
+        load_model(tmp_path)
+
+
+def test_a_folder_of_another_version(tmp_path: Path) -> None:
+    weights, config = {"a": torch.zeros(2)}, {"model": "x", "options": {}}
+    save_model(tmp_path, weights, config)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")  # as before there were versions
+    assert load_model(tmp_path)[1] == load_config(tmp_path) == config
+    for version, about in ((2, "newer sortk: format 2, this one reads up to 1"), ("1", "is a number, not '1'")):
+        path.write_text(json.dumps(config | {"format": version}), encoding="utf-8")
+        with pytest.raises(FormatError, match=about):
+            load_model(tmp_path)
+    path.write_text("[" * 10_000, encoding="utf-8")
+    with pytest.raises(FormatError, match="nested too deeply"):
+        load_model(tmp_path)

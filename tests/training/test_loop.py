@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ import pytest
 import torch
 from toys import ToySource, ToyTask
 
+from sortk.formats.files import FormatError
 from sortk.training.batches import BatchLoader
 from sortk.training.loop import TrainingStopped, learning_rate, train
 from sortk.training.options import LoopOptions
@@ -128,14 +130,124 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
         train(ToyTask(), BatchLoader([ToySource([])], 1.0, 0), OPTIONS, tmp_path, CPU)
 
 
+class BadSteps(ToyTask):
+    """A loss, or gradients, that are not finite at some steps; a batch norm that the samples of those steps reach."""
+
+    def __init__(self, losses: set[int] = frozenset(), gradients: set[int] = frozenset()) -> None:
+        super().__init__()
+        self.model.norm = torch.nn.BatchNorm1d(1)
+        self.losses, self.gradients = losses, gradients
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        step = round(self.progress * 20) + 1
+        loss, about = super().forward(batch)
+        bad = step in self.losses
+        self.model.norm(torch.full((2, 1), math.nan if bad else 1.0))
+        if step in self.gradients:
+            loss = loss + (0 * self.model.layers[0].weight.sum()).sqrt()  # d sqrt(x) / dx is not finite at 0
+        return loss * (math.nan if bad else 1.0), about
+
+
 def test_a_loss_that_is_not_a_number_names_the_examples(tmp_path: Path, toy_loader: BatchLoader) -> None:
-    class Broken(ToyTask):
+    always = set(range(1, 21))
+    with pytest.raises(
+        ValueError, match=r"the loss is nan at step 10, of \d-\d.*, the last of 10 updates in a row; look"
+    ):
+        train(BadSteps(always), toy_loader, OPTIONS, tmp_path / "ten", CPU)
+    at_once = replace(OPTIONS, max_bad_updates=1)
+    with pytest.raises(ValueError, match=r"the loss is nan at step 1, of 0-\d+.*; look at these examples"):
+        train(BadSteps(always), toy_loader, at_once, tmp_path / "one", CPU)
+    with pytest.raises(ValueError, match=r"the norm of the gradients is nan at step 3, of \d-\d"):
+        train(BadSteps(gradients={3}), toy_loader, at_once, tmp_path / "gradients", CPU)
+
+
+@pytest.mark.parametrize("kind", ["losses", "gradients"])
+def test_a_bad_update_is_skipped_and_its_examples_are_logged(
+    tmp_path: Path, toy_loader: BatchLoader, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = BadSteps(**{kind: {3, 4, 9}})
+    progress = train(task, toy_loader, replace(OPTIONS, max_bad_updates=3), tmp_path, CPU)
+    assert progress.step == 20 and progress.bad_updates == 0
+    assert all(torch.isfinite(tensor).all() for tensor in task.state_dict().values())
+    skipped = [line for line in read_log(tmp_path) if "skipped" in line]
+    assert [line["step"] for line in skipped] == [3, 4, 9]
+    assert all(line["examples"] for line in skipped)
+    assert "step 3: the " in caplog.text and "the update is skipped" in caplog.text
+    assert "NaN" not in (tmp_path / "log.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_skipped_update_leaves_weights_and_statistics_as_they_were(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    task, untouched = BadSteps({1}), BadSteps()
+    train(task, toy_loader, replace(OPTIONS, steps=1), tmp_path, CPU)
+    for name, tensor in untouched.state_dict().items():
+        assert torch.equal(task.state_dict()[name], tensor), name
+
+
+def test_of_accumulated_batches_the_bad_one_is_named(tmp_path: Path) -> None:
+    class OneBad(ToyTask):
+        calls = 0
+
         def forward(self, batch):  # type: ignore[no-untyped-def]
             loss, about = super().forward(batch)
-            return loss * math.nan, about
+            self.calls += 1
+            self.bad = batch.names if self.calls == 2 else self.bad if self.calls > 2 else ()
+            return loss * (math.inf if self.calls == 2 else 1.0), about
 
-    with pytest.raises(ValueError, match=r"the loss is nan at step 1, of 0-\d"):
-        train(Broken(), toy_loader, OPTIONS, tmp_path, CPU)
+    task, loader = OneBad(), BatchLoader([ToySource([0.8] * 8)], 1.6, seed=0)
+    train(task, loader, replace(OPTIONS, steps=1, accumulate=4), tmp_path, CPU)
+    (line,) = [line for line in read_log(tmp_path) if "skipped" in line]
+    assert tuple(line["examples"]) == task.bad and len(task.bad) == 2
+    assert line["skipped"] == "the loss is inf"
+
+
+def test_bad_updates_are_counted_over_a_restart(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    options = replace(OPTIONS, max_bad_updates=8)
+    with pytest.raises(ValueError, match="at step 11, .* the last of 8 updates in a row"):
+        train(BadSteps(set(range(4, 21))), toy_loader, options, tmp_path, CPU)
+    with pytest.raises(ValueError, match="at step 11, .* the last of 8 updates in a row"):  # from step 10 on
+        train(BadSteps(set(range(4, 21))), toy_loader, options, tmp_path, CPU)
+
+
+def test_a_loss_that_jumps_is_logged_with_its_examples(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    class Jump(ToyTask):
+        def forward(self, batch):  # type: ignore[no-untyped-def]
+            loss, about = super().forward(batch)
+            return loss * (9.0 if round(self.progress * 70) == 60 else 1.0), about
+
+    train(Jump(), toy_loader, replace(OPTIONS, steps=70), tmp_path, CPU)
+    (line,) = [line for line in read_log(tmp_path) if "spike" in line]
+    assert line["step"] == 61 and line["examples"] and "times its mean" in line["spike"]
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 0x40  # of the last tensor: the file is still one that can be read
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(path.read_bytes()[:-7]), Path.unlink])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, toy_loader: BatchLoader, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    undisturbed = run(tmp_path / "whole", toy_loader)
+    run(tmp_path / "harmed", toy_loader)
+    folder = tmp_path / "harmed" / "checkpoints" / "train"
+    harm(folder / "last.safetensors")
+    resumed = run(tmp_path / "harmed", toy_loader)
+    assert torch.equal(weights_of(undisturbed), weights_of(resumed))
+    assert ("going on from the checkpoint before it" in caplog.text) == (harm is not Path.unlink)
+    assert {path.name for path in folder.iterdir()} == {"best", "last.safetensors", "before-last.safetensors"}
+    damage(folder / "last.safetensors")  # the one before it is no damaged one, but that of step 15
+    again = run(tmp_path / "harmed", toy_loader)
+    assert torch.equal(weights_of(undisturbed), weights_of(again))
+
+
+def test_without_a_whole_checkpoint_it_says_so(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    run(tmp_path, toy_loader)
+    for name in ("last", "before-last"):
+        damage(tmp_path / "checkpoints" / "train" / f"{name}.safetensors")
+    with pytest.raises(FormatError, match=r"before-last.safetensors: damaged: .* no other checkpoint; --force"):
+        run(tmp_path, toy_loader)
 
 
 def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path, toy_loader: BatchLoader) -> None:

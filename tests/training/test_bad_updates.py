@@ -1,0 +1,61 @@
+"""Two processes of which one meets a bad example: both skip the update, and both stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import math, sys
+from pathlib import Path
+import torch
+sys.path.insert(0, {tests!r})
+from toys import ToySource, ToyTask
+from sortk.training.batches import BatchLoader
+from sortk.training.loop import train
+from sortk.training.options import LoopOptions
+from sortk.training.processes import join_processes
+
+class OneBad(ToyTask):
+    def forward(self, batch):
+        loss, about = super().forward(batch)
+        step = round(self.progress * 12) + 1
+        is_bad = step in (3, 4, 8, 9, 10) and any(name.endswith("-1") for name in batch.names)
+        return loss * (math.nan if is_bad else 1.0), about
+
+options = LoopOptions(steps=12, learning_rate=1e-2, warmup_steps=2, log_every=1, max_bad_updates=3, shard={shard})
+with join_processes() as processes:
+    task = OneBad()
+    try:
+        train(task, BatchLoader([ToySource([0.8] * 4)], 1.6, 0), options, Path({out!r}), torch.device("cpu"))
+    except ValueError as error:
+        weights = torch.cat([weight.detach().flatten() for weight in task.parameters()])
+        print(processes.rank, bool(torch.isfinite(weights).all()), error, flush=True)
+"""
+
+
+def run(folder: Path, shard: bool) -> str:
+    script = folder / "train.py"
+    tests = str(Path(__file__).parent)
+    script.write_text(SCRIPT.format(tests=tests, out=str(folder / "out"), shard=shard), encoding="utf-8")
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    finished = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_all_processes_skip_and_stop_together(tmp_path: Path) -> None:
+    said = sorted(run(tmp_path, shard=False).splitlines())
+    assert [line.partition(" the loss is nan at step 10, of ")[0] for line in said] == ["0 True", "1 True"]
+    assert said[0][1:] == said[1][1:], "both name the same examples"
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    skipped = [line for line in lines if "skipped" in line]
+    assert [line["step"] for line in skipped] == [3, 4, 8, 9]
+    assert all(any(name.endswith("-1") for name in line["examples"]) for line in skipped)
+
+
+def test_so_do_processes_that_share_the_weights(tmp_path: Path) -> None:
+    said = run(tmp_path, shard=True)
+    assert said.count("True the loss is nan at step 10, of ") == 2
