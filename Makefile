@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test test-slurm chaos lint format fuzz bench wheel clean
+.PHONY: help setup test test-slurm chaos lint format fuzz bench screenshots wheel clean
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -49,6 +49,11 @@ recipe-%: setup  ## run a recipe, e.g. make recipe-mini, make recipe-ami CORPORA
 
 tables-%: setup  ## measure the paper's tables on a recipe, into its RESULTS.md
 	$(BIN)/sortk tables --recipe $* $(OPTIONS)
+
+EXP ?= exp/mini
+screenshots: setup  ## pictures of the README, from the report of a finished recipe (EXP, by default exp/mini)
+	@command -v chromium > /dev/null || apt-get install --yes --quiet --no-install-recommends chromium
+	$(BIN)/python tests/report/screenshots.py $$($(BIN)/sortk report --quiet --exp $(EXP)) docs/pictures
 
 wheel: setup  ## a wheel in dist/
 	$(BIN)/python -m build --wheel

@@ -1,4 +1,4 @@
-"""The report of an experiment with 2,000 sessions of 90 s: how large it is, and how long it takes to make and to open."""
+"""The report of an experiment with 2,000 sessions of 90 s: how large it is, how long it takes to make and to open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from chromium import browse, find_chromium
 from small_experiment import write_experiment
 
-from sortk.stages import report_experiment
+from sortk.standalone import report_experiment
 
 N_SESSIONS = 2000
 MAX_MEGABYTES, MAX_SECONDS = 30, 3

@@ -143,8 +143,16 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=code, windowsVirtualKeyCode=number, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=code, windowsVirtualKeyCode=number)
 
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def screenshot(self, path: Path, of: str = "") -> None:
+        """The window, or all of one element."""
+        where = {}
+        if of:
+            box = f"document.querySelector({json.dumps(of)}).getBoundingClientRect()"
+            left, top, width, height = self.run(
+                f"(({{x, y, width, height}}) => [x + scrollX, y + scrollY, width, height])({box})"
+            )
+            where = {"clip": {"x": left, "y": top, "width": width, "height": height, "scale": 1}}
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=bool(of), **where)
         path.write_bytes(base64.b64decode(picture["data"]))
 
 
