@@ -165,36 +165,34 @@ def _send(trial: Trial, kind: str, number: int, *codes: int) -> None:
 
 def lose_a_worker(trial: Trial) -> None:
     """One of two worker processes is killed, as by a machine that runs out of memory."""
-    if not trial.target.takes_jobs:
-        return
-    trial.renew()
-    run = trial.start("--nj", "2")
-    wait(run, trial.watch, lambda: bool(run.children()))
-    until = time.monotonic() + trial.rng.uniform(0, 2 * trial.reference.cpu_seconds)
-    wait(run, trial.watch, lambda: time.monotonic() > until)
-    if workers := run.children():
+    run, workers = _start_workers(trial)
+    if workers:
         os.kill(trial.rng.choice(workers), signal.SIGKILL)
         trial.note("worker dies")
         wait(run, trial.watch)
         trial.expect_sentence(run, 0, 1)
-    trial.finish()
+        trial.finish()
 
 
 def lose_the_parent(trial: Trial) -> None:
     """The process dies, its workers are not told: they must not go on writing."""
-    if not trial.target.takes_jobs:
-        return
+    run, workers = _start_workers(trial)
+    if workers:
+        os.kill(run.pid, signal.SIGKILL)
+        trial.note("parent dies")
+        wait(run, trial.watch)
+        _expect_gone(trial, workers)
+        trial.finish()
+
+
+def _start_workers(trial: Trial) -> tuple[Run, list[int]]:
+    """A run with two workers at a random moment; none if it has too little work for two, or was over before."""
     trial.renew()
     run = trial.start("--nj", "2")
     wait(run, trial.watch, lambda: bool(run.children()))
     until = time.monotonic() + trial.rng.uniform(0, 2 * trial.reference.cpu_seconds)
     wait(run, trial.watch, lambda: time.monotonic() > until)
-    if workers := run.children():
-        os.kill(run.pid, signal.SIGKILL)
-        trial.note("parent dies")
-        wait(run, trial.watch)
-        _expect_gone(trial, workers)
-    trial.finish()
+    return run, run.children()
 
 
 def _expect_gone(trial: Trial, workers: list[int]) -> None:
@@ -364,12 +362,11 @@ def _jump_back_after(cpu_seconds: float) -> None:
 OTHERS: tuple[Callable[[Trial], None], ...] = (
     terminate,
     interrupt,
-    lose_a_worker,
-    lose_the_parent,
     take_an_input_away,
     run_twice,
     turn_the_clock_back,
 )
+WORKERS: tuple[Callable[[Trial], None], ...] = (lose_a_worker, lose_the_parent)  # of targets that take --nj
 DISKS: tuple[Callable[[Trial], None], ...] = (fill_the_disk, forbid_writing)
 KINDS = (
     "kill -9",

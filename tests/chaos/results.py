@@ -28,7 +28,7 @@ def find_files(folder: Path) -> Iterator[Path]:
     locks (Optuna's)."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in ("log", "jobs")]
-        yield from (Path(parent) / name for name in names if not name.startswith(".") and not name.endswith(".lock"))
+        yield from (Path(parent) / name for name in names if not name.startswith(".") and ".lock" not in name)
 
 
 def find_fault(path: Path, known: Container[str] = ()) -> str:

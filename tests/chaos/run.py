@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from string import Template
 
-from faults import DISKS, KINDS, OTHERS, Reference, Tally, Trial, kill_again_and_again, may_mount, renew
+from faults import DISKS, KINDS, OTHERS, WORKERS, Reference, Tally, Trial, kill_again_and_again, may_mount, renew
 from results import digest, find_files
 from runs import Watch, preload, start, wait
 from targets import COMMANDS, STAGES, Target
@@ -83,8 +83,8 @@ def disturb_all(root: Path, options: argparse.Namespace) -> dict[str, Tally]:
         tally = tallies[target.name] = Tally()
         trial = Trial(root, target, reference, tally, Random(f"{options.seed} {target.name}"))
         kill_again_and_again(trial, options.kills if target in STAGES else options.kills // 2)
-        others = () if options.only_kills else OTHERS + DISKS * with_disks
-        for disturb in others:
+        others = OTHERS + WORKERS * target.takes_jobs + DISKS * with_disks
+        for disturb in () if options.only_kills else others:
             disturb(trial)
         _say(target, tally, reference, time.monotonic() - began)
     return tallies
