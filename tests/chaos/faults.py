@@ -52,6 +52,7 @@ class Trial:
         """Nothing is left of an earlier trial."""
         renew(self.root, self.target)
         self.watch = Watch(self.exp, self.target, set(self.reference.files.values()))
+        self._n_problems = len(self.tally.problems)
 
     def start(self, *more: str, prelude: Prelude | None = None) -> Run:
         return start([*self.target.arguments, *more], self.folder, self.root / "messages", prelude)
@@ -83,13 +84,16 @@ class Trial:
 
     def finish(self, n_faults: int = 1) -> None:
         """Runs it again, undisturbed, and holds the result against the reference."""
-        n_problems = len(self.tally.problems)
         run = self.start()
         wait(run, self.watch)
         if run.code != 0:
             self.object(f"exit code {run.code} when run again: {run.told()[-300:]!r}")
         self.compare()
-        if len(self.tally.problems) == n_problems:
+        self.count_recovered(n_faults)
+
+    def count_recovered(self, n_faults: int) -> None:
+        """All faults of this trial, unless there was anything to object to."""
+        if len(self.tally.problems) == self._n_problems:
             self.tally.recovered += n_faults
 
     def compare(self) -> None:
@@ -317,7 +321,7 @@ def run_twice(trial: Trial) -> None:
     if not trial.target.shares_work:
         trial.finish()
     else:
-        trial.tally.recovered += 1
+        trial.count_recovered(1)
 
 
 def turn_the_clock_back(trial: Trial) -> None:
