@@ -46,7 +46,7 @@ def prepare(
     from sortk.cluster import choose_cluster
     from sortk.corpora.registry import PrepareOptions
     from sortk.folders import Folder
-    from sortk.stages import prepare_folder
+    from sortk.standalone import prepare_folder
 
     options = typed_options(PrepareOptions, overrides, corpus=corpus, corpus_dir=corpus_dir)
     prepare_folder(options, seed, out, choose_cluster(cluster, nj, Folder(out)), force)
@@ -96,7 +96,7 @@ def simulate(
     from sortk.cluster import choose_cluster
     from sortk.folders import Folder
     from sortk.prepare.simulate import SimulateOptions
-    from sortk.stages import mix_listed_folder, plot_sessions, simulate_folder
+    from sortk.standalone import mix_listed_folder, plot_sessions, simulate_folder
 
     run_jobs = choose_cluster(cluster, nj, Folder(out))
     by_list = (mixtures, librispeech)
@@ -156,7 +156,7 @@ def clean(
     from sortk.folders import Folder
     from sortk.prepare.clean_options import CleanOptions
     from sortk.prepare.timestamps import TimestampOptions
-    from sortk.stages import clean_folder
+    from sortk.standalone import clean_folder
 
     if diarizer is not None and probs is not None:
         raise click.UsageError("give --diarizer or --probs, not both")
@@ -182,7 +182,7 @@ def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: 
     from sortk.cluster import choose_cluster
     from sortk.folders import Folder
     from sortk.prepare.timestamps import TimestampOptions
-    from sortk.stages import timestamps_folder
+    from sortk.standalone import timestamps_folder
 
     options = typed_options(TimestampOptions, [], **given_only({"lang": lang, "rule": rule}))
     timestamps_folder(seglst, options, out, choose_cluster(cluster, nj, Folder(out)), force)
@@ -215,7 +215,7 @@ def sst(
     from sortk.cluster import choose_cluster
     from sortk.folders import Folder
     from sortk.prepare.sst import SstOptions
-    from sortk.stages import sst_file
+    from sortk.standalone import sst_file
 
     options = typed_options(SstOptions, overrides, **given_only({"level": level}))
     sst_file(seglst, manifest_path, options, out, choose_cluster(cluster, nj, Folder(out)))

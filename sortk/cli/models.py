@@ -51,7 +51,7 @@ def train_diar(
     Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
     """
     from sortk.recipe import read_settings
-    from sortk.stages import train_diar_folder
+    from sortk.standalone import train_diar_folder
     from sortk.training.options import TrainDiarOptions
 
     options = typed_options(TrainDiarOptions, overrides, **(read_settings(config, "train_diar") if config else {}))
@@ -95,7 +95,7 @@ def train_asr(
     """
     from sortk.prepare.sst import SstOptions
     from sortk.recipe import read_settings
-    from sortk.stages import train_asr_folder
+    from sortk.standalone import train_asr_folder
     from sortk.training.asr_options import TrainAsrOptions
 
     options = typed_options(TrainAsrOptions, overrides, **(read_settings(config, "train_asr") if config else {}))
@@ -191,7 +191,7 @@ def diarize(
     """
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
     from sortk.inference.streaming import PRESETS
-    from sortk.stages import DiarizeOutputs, diarize_files, diarize_live
+    from sortk.standalone import DiarizeOutputs, diarize_files, diarize_live
 
     if streaming not in (None, OWN_STEPS, *PRESETS):  # `--streaming FILE`, as if FILE were a preset
         if streaming != "-" and not Path(str(streaming)).exists():
@@ -256,7 +256,7 @@ def transcribe(
     """
     from sortk.inference.transcribe import TranscribeOptions, load_transcriber
     from sortk.models.decoding import DecodingOptions
-    from sortk.stages import transcribe_files
+    from sortk.standalone import transcribe_files
 
     options = TranscribeOptions(decoding=DecodingOptions(beam=beam), **given_only({"lang": lang}))
     transcriber = load_transcriber(model, diarizer, options, device)

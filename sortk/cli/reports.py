@@ -21,6 +21,6 @@ def report(exp: Path, out: Path | None) -> None:
 
     Example: sortk report --exp exp/mini
     """
-    from sortk.stages import report_experiment
+    from sortk.standalone import report_experiment
 
     click.echo(report_experiment(exp, out))

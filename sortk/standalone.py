@@ -1,0 +1,346 @@
+"""The work of the stages on any files, for the commands that need no recipe."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sortk.cluster import build_together
+from sortk.corpora.registry import PrepareOptions
+from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, settings_of, write_json
+from sortk.prepare.clean_options import CleanOptions
+from sortk.prepare.simulate import SimulateOptions
+from sortk.prepare.sst import SstOptions, write_sst
+from sortk.prepare.timestamps import TimestampOptions
+from sortk.records import RunJobs, Segment, Session
+from sortk.stages import clip_folders, prepare_into, ready_sources, serialize_manifest, write_report
+from sortk.training.asr_options import TrainAsrOptions
+from sortk.training.options import TrainDiarOptions
+
+if TYPE_CHECKING:
+    from sortk.inference.diarize import Diarizer
+    from sortk.inference.transcribe import Transcriber
+    from sortk.prepare.pieces import SpeakerIndex
+
+log = logging.getLogger(__name__)
+
+
+def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk prepare`."""
+
+    def work(partial: Path) -> None:
+        prepare_into(options, partial, seed, run_jobs)
+
+    settings = {"seed": seed} | settings_of(options)
+    inputs = {path.name: hash_file(path) for path in ready_sources(options)}
+    build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
+
+
+def simulate_folder(
+    sources_path: Path,
+    split: str | None,
+    options: SimulateOptions,
+    seed: int,
+    out: Path,
+    run_jobs: RunJobs,
+    force: bool,
+) -> None:
+    """`sortk simulate`."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import index_sources, simulate_set
+
+    hours = sum(options.hours.values())
+    if hours == 0:
+        raise ValueError("hours must be more than 0")
+
+    def work(partial: Path) -> None:
+        utterances = [source for source in sources.read(sources_path) if split in (None, source.split)]
+        speakers = index_sources(utterances, partial, options.sample_rate, run_jobs)
+        summary = simulate_set(speakers, options, seed, "sim", hours, partial / "manifest.jsonl", run_jobs)
+        write_json(partial / "summary.json", summary.to_json())
+
+    settings = {"seed": seed, "split": split} | settings_of(options)
+    inputs = {sources_path.name: hash_file(sources_path)}
+    inputs |= {f"folder {path}": hash_file(path) for path in clip_folders(options)}
+    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
+
+
+def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk simulate --mixtures`: exactly the mixtures of a LibriSpeechMix list."""
+    from sortk.formats import mixlist
+    from sortk.prepare.librispeechmix import ListedMixtures
+    from sortk.prepare.mixtures import write_set
+
+    def work(partial: Path) -> None:
+        mixer = ListedMixtures(mixlist.read(list_path), librispeech)
+        summary = write_set(mixer, len(mixer.mixtures), partial / "manifest.jsonl", run_jobs)
+        write_json(partial / "summary.json", summary.to_json())
+
+    settings = {"librispeech": str(librispeech)}
+    inputs = {list_path.name: hash_file(list_path)}
+    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
+
+
+def clean_folder(
+    manifest_path: Path,
+    options: CleanOptions,
+    words: TimestampOptions,
+    probs_dir: Path | None,
+    diarizer: Path | None,
+    out: Path,
+    run_jobs: RunJobs,
+    force: bool,
+) -> None:
+    """`sortk clean`; with a diarizer, its posteriors are made first, into probs/."""
+    from sortk.formats import manifest
+    from sortk.formats.files import files_in
+    from sortk.prepare.clean import clean_sets
+
+    def work(partial: Path) -> None:
+        sessions, heard = manifest.read(manifest_path), probs_dir
+        if diarizer:
+            from sortk.inference.diarize import load, write_posteriors
+
+            heard = partial / "probs"
+            write_posteriors(load(diarizer), sessions, heard)
+        clean_sets({"manifest": sessions}, options, words, partial, run_jobs, heard)
+
+    settings = settings_of(options) | settings_of(words)
+    settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
+    inputs = {manifest_path.name: hash_file(manifest_path)}
+    if manifest_path.is_file():
+        named = [
+            path for s in manifest.read(manifest_path) for path in (s.rttm_path, s.seglst_path, s.ctm_path, s.uem_path)
+        ]
+        inputs["files that it names"] = hash_files(sorted({path for path in named if path}))
+    if probs_dir:
+        inputs[probs_dir.name] = hash_file(probs_dir)
+    if diarizer:
+        inputs["diarizer"] = hash_files(files_in(diarizer, ".json", ".safetensors"))
+    build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
+
+
+def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jobs: RunJobs, force: bool) -> None:
+    """`sortk timestamps`."""
+    from sortk.formats.files import files_in
+    from sortk.prepare.timestamps import write_timestamps
+
+    def work(partial: Path) -> None:
+        log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
+
+    inputs = {path.name: hash_file(path) for path in files_in(seglst, ".json")}
+    folder = Folder(out, marker=".done.json")
+    build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
+
+
+def sst_file(seglst: Path, manifest_path: Path | None, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
+    """`sortk sst`."""
+    if manifest_path is not None:
+        serialize_manifest(manifest_path, seglst, options, out, run_jobs)
+    else:
+        log.info("%s: %s", out.name, write_sst(seglst, out, options, run_jobs))
+    shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left
+
+
+def train_diar_folder(
+    train: Path,
+    valid: Path,
+    sources_path: Path | None,
+    options: TrainDiarOptions,
+    init: Path | None,
+    seed: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """`sortk train-diar`."""
+    from sortk.formats import manifest
+    from sortk.inference.load import read_model
+    from sortk.training.train_diar import TrainingData, train_diarizer
+
+    init = _find_init(init, options)
+
+    def work(partial: Path) -> None:
+        simulate = SimulateOptions()
+        speakers = _index_together(sources_path, partial, simulate.sample_rate)
+        data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
+        initial = read_model(init) if init else None
+        train_diarizer(data, options, seed, partial, initial)
+
+    settings = {"seed": seed} | settings_of(options)
+    given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
+    inputs = {name: hash_file(path) for name, path in given.items() if path}
+    identity = Identity("sortk train-diar", settings, inputs)
+    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
+def _find_init(given: Path | None, options: TrainDiarOptions | TrainAsrOptions) -> Path | None:
+    """The model to start from: the one that is given, or the one of the settings."""
+    if not options.phases:
+        raise ValueError("the settings have no phases, so there is nothing to train")
+    return given or (Path(options.init) if options.init else None)
+
+
+def _index_together(sources_path: Path | None, out: Path, sample_rate: int) -> list[SpeakerIndex]:
+    """The voices for conversations on the fly; of several processes, the leading one finds their speech."""
+    from sortk.formats import sources
+    from sortk.prepare.simulate import index_sources
+    from sortk.training.processes import leader_first
+
+    found = sources.read(sources_path) if sources_path else []
+    with leader_first():
+        return index_sources(found, out, sample_rate, map)
+
+
+def train_asr_folder(
+    train: Path,
+    valid: Path,
+    sources_path: Path | None,
+    options: TrainAsrOptions,
+    sst: SstOptions,
+    init: Path | None,
+    diarizer: Path | None,
+    seed: int,
+    out: Path,
+    force: bool,
+) -> None:
+    """`sortk train-asr`."""
+    from sortk.formats import manifest
+    from sortk.inference.load import read_asr, read_model
+    from sortk.training.train_asr import AsrData, Pretrained, train_asr
+
+    init = _find_init(init, options)
+
+    def work(partial: Path) -> None:
+        simulate = SimulateOptions()
+        speakers = _index_together(sources_path, partial, simulate.sample_rate)
+        data = AsrData(manifest.read(train), manifest.read(valid), sst, speakers, simulate)
+        initial = Pretrained(*read_asr(init)) if init else None
+        train_asr(data, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
+
+    settings = {"seed": seed} | settings_of(sst) | settings_of(options)
+    given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
+    inputs = {name: hash_file(path) for name, path in given.items() if path}
+    identity = Identity("sortk train-asr", settings, inputs)
+    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+
+@dataclass(frozen=True)
+class DiarizeOutputs:
+    """What `sortk diarize` writes of each recording: RTTM, to standard output if there is no folder, and what else."""
+
+    folder: Path | None = None
+    probs: bool = False
+    plot: bool = False
+    html: bool = False
+
+    def write(self, session: Session, segments: Sequence[Segment], probs: Any) -> None:
+        from sortk.formats import rttm
+        from sortk.formats.files import atomic_text
+        from sortk.inference.diarize import posteriors_path, save_posteriors
+        from sortk.report.recording import format_recording
+        from sortk.report.timeline import draw_timeline
+
+        if self.folder is None:
+            sys.stdout.writelines(rttm.format_lines(segments))
+            sys.stdout.flush()
+            return
+        path = posteriors_path(self.folder, session)
+        rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
+        if self.probs:
+            save_posteriors(path, probs)
+        if self.plot:
+            with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
+                file.write(draw_timeline(segments, title=session.session_id))
+        if self.html:
+            with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
+                file.write(format_recording(session, segments, probs))
+
+
+def diarize_files(
+    diarizer: Diarizer, paths: Sequence[Path], outputs: DiarizeOutputs, on_error: Callable[[Exception], None]
+) -> None:
+    """`sortk diarize`."""
+    from tqdm import tqdm
+
+    from sortk.inference.diarize import count_seconds, find_sessions
+    from sortk.inference.postprocess import FRAME_SECONDS
+
+    sessions = find_sessions(paths)
+    began, n_done, n_frames = time.monotonic(), 0, 0
+    bar = tqdm(
+        total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
+    )
+    with bar:
+        for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
+            outputs.write(session, diarizer.find_segments(session, probs), probs)
+            n_done, n_frames = n_done + 1, n_frames + len(probs)
+    spent, seconds = time.monotonic() - began, n_frames * FRAME_SECONDS
+    log.info("%d of %d recordings, %.1f s of audio in %.1f s", n_done, len(sessions), seconds, spent)
+    if seconds:
+        log.info("real-time factor %.4f", spent / seconds)
+
+
+def diarize_live(diarizer: Diarizer, file: BinaryIO) -> None:
+    """`sortk diarize -`: raw samples from a pipe; a line as soon as it is final."""
+    from sortk.formats import rttm
+    from sortk.inference.live import diarize_pcm
+
+    for segment in diarize_pcm(diarizer, file):
+        sys.stdout.writelines(rttm.format_lines([segment]))
+        sys.stdout.flush()
+
+
+def transcribe_files(
+    transcriber: Transcriber,
+    paths: Sequence[Path],
+    out_dir: Path | None,
+    style: str,
+    on_error: Callable[[Exception], None],
+) -> None:
+    """`sortk transcribe`."""
+    from sortk.inference.diarize import find_sessions
+    from sortk.inference.transcribe import print_transcripts, write_transcript
+
+    sessions = find_sessions(paths)
+    began, n_done, n_words = time.monotonic(), 0, 0
+    transcripts = transcriber.transcribe(sessions, lambda _, error: on_error(error))
+    printed = []
+    for session, words in transcripts:
+        n_done, n_words = n_done + 1, n_words + len(words)
+        if out_dir is not None:
+            write_transcript(out_dir, session, words, style)
+        else:
+            printed.append((session, words))
+    if out_dir is None:
+        print_transcripts(printed, style, sys.stdout)
+    spent = time.monotonic() - began
+    log.info("%d of %d recordings, %d words in %.1f s", n_done, len(sessions), n_words, spent)
+
+
+def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
+    """Draws who speaks when in the first sessions of a manifest."""
+    from sortk.formats import manifest, rttm, seglst
+    from sortk.formats.files import atomic_text
+    from sortk.report.timeline import draw_timeline
+
+    for session in manifest.read(manifest_path)[:at_most]:
+        segments = rttm.read(session.rttm_path) if session.rttm_path else []
+        words = seglst.read(session.seglst_path) if session.seglst_path else []
+        with atomic_text(out / f"{session.session_id}.svg") as file:
+            file.write(draw_timeline(segments, words, session.duration, title=session.session_id))
+
+
+def report_experiment(exp: Path, out: Path | None) -> Path:
+    """`sortk report`; by default the page lies where stage 8 puts it, or else in the experiment's folder."""
+    from sortk.report.experiment import open_experiment
+
+    folders = open_experiment(exp)
+    out = out or folders.stages.get("score", exp) / "report.html"
+    write_report(folders, out)
+    return out
