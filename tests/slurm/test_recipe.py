@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,21 +78,31 @@ def signal_all(processes: list[int], number: signal.Signals) -> None:
             os.kill(process, number)
 
 
+@contextlib.contextmanager
+def watch_run(*arguments: str, view: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`sortk run --wait`, whose view goes to a file."""
+    with view.open("w", encoding="utf-8") as file:
+        running = subprocess.Popen([sys.executable, "-m", "sortk", "run", *arguments, "--wait"], stderr=file)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
 def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path, tmp_path: Path) -> None:
     arguments = (*DEBUG, "--exp", str(tmp_path), "--cluster", "slurm", "--nj", "4")
-    there = tmp_path / "variant-debug"
-    with (tmp_path / "view").open("w", encoding="utf-8") as view:
-        waiting = subprocess.Popen([sys.executable, "-m", "sortk", "run", *arguments, "--wait"], stderr=view)
-    killed, cancelled = stop_two_shards(there / "01-simulate").items()
-    assert "; wait for it" in sortk("run", *arguments, expect=1)
-    status = sortk("status", *DEBUG, "--exp", str(tmp_path)).splitlines()
-    assert [line.split()[2] for line in status] == ["done", "partial", *["missing"] * 7]
-    assert all("jobs: " in line for line in status[1:])
-    signal_all(killed[1], signal.SIGKILL)
-    subprocess.run(["scancel", cancelled[0]], check=True)
-
-    assert waiting.wait(PATIENCE_SECONDS) == 0, (tmp_path / "view").read_text(encoding="utf-8")
-    said = (tmp_path / "view").read_text(encoding="utf-8")
+    there, view = tmp_path / "variant-debug", tmp_path / "view"
+    with watch_run(*arguments, view=view) as running:
+        killed, cancelled = stop_two_shards(there / "01-simulate").items()
+        assert "; wait for it" in sortk("run", *arguments, expect=1)
+        status = sortk("status", *DEBUG, "--exp", str(tmp_path)).splitlines()
+        assert [line.split()[2] for line in status] == ["done", "partial", *["missing"] * 7]
+        assert all("jobs: " in line for line in status[1:])
+        signal_all(killed[1], signal.SIGKILL)
+        subprocess.run(["scancel", cancelled[0]], check=True)
+        assert running.wait(PATIENCE_SECONDS) == 0, view.read_text(encoding="utf-8")
+    said = view.read_text(encoding="utf-8")
     for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "2 failed", "stage 8 (score): done"):
         assert line in said
     log = (there / "slurm" / "01-simulate.log").read_text(encoding="utf-8")
