@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from sortk.formats import manifest, rttm, seglst
+from sortk.formats.annotation import session_segments
 from sortk.formats.files import read_lines
 from sortk.formats.objects import decode
 from sortk.records import Segment, Session
 from sortk.report.alignment import SpeakerWords, align_speakers
 from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
 from sortk.report.page import encode_data, format_page
-from sortk.report.session import Scored, describe_session, describe_sound, shift
+from sortk.report.session import Scored, describe_session, describe_sound
 from sortk.report.sound import read_posteriors
 
 log = logging.getLogger(__name__)
@@ -316,7 +317,17 @@ def _find_owner(sample: Session, sessions: Sequence[Session]) -> Session | None:
 
 
 def _read_heard_words(folder: Path, entry: Mapping[str, Any]) -> list[Segment]:
-    """What the ASR heard in a sample, with times of the session."""
+    """What the ASR heard in a sample, under the names of the speakers for whom cpWER takes those who were heard."""
     path = folder / f"{entry['sample'].session_id}.json"
     words = seglst.read(path, zero_duration="keep") if path.is_file() else []
-    return [shift(word, entry["start"]) for word in words]
+    names = _name_heard(entry["sample"], entry["counts"]["assignment"])
+    return [replace(word, speaker=names.get(word.speaker, word.speaker)) for word in words]
+
+
+def _name_heard(sample: Session, assignment: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
+    """Numbers of speakers hold in a sample only, both in its SST and in what was heard: by arrival in it."""
+    spoken = sorted(session_segments(sample), key=lambda word: word.start)
+    arrived = {f"spk{n}": name for n, name in enumerate(dict.fromkeys(word.speaker for word in spoken))}
+    return {
+        hyp.replace("spk", "speaker_", 1): arrived[ref] for ref, hyp in assignment if ref in arrived and hyp is not None
+    }

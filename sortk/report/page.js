@@ -605,8 +605,9 @@ class SessionView {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = this.tone("on-speaker");
+    const name = side === "hypothesis" ? this.view.mapping[lane.speaker] ?? lane.speaker : lane.speaker;
     for (const [speaker, start, end, text] of words) {
-      if (speaker !== lane.speaker || end < this.from || start > this.to) continue;
+      if (speaker !== name || end < this.from || start > this.to) continue;
       const room = (end - start) * scale;
       if (context.measureText(text).width <= room + 3) context.fillText(text, x(start) + 1, top + LANE / 2 + 1);
     }
@@ -672,13 +673,14 @@ class SessionView {
 
   transcript() {
     const { view } = this;
-    const sides = [["reference", "What was said", view.spoken], ["hypothesis", "What was heard", view.heard]].filter(([, , words]) => words.length);
-    return make("div", { class: "columns" }, sides.map(([side, title, words]) => make("div", {}, make("h3", {}, title),
-      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title }, joinTurns(words).map((turn) => this.turn(turn, side))))));
+    const sides = [["What was said", view.spoken], ["What was heard", view.heard]].filter(([, words]) => words.length);
+    return make("div", { class: "columns" }, sides.map(([title, words]) => make("div", {}, make("h3", {}, title),
+      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title }, joinTurns(words).map((turn) => this.turn(turn))))));
   }
 
-  turn(words, side) {
-    const index = this.colours[side][words[0][0]];
+  // What was heard bears the names of those for whom the speakers were taken.
+  turn(words) {
+    const index = this.colours.reference[words[0][0]];
     return make("div", { class: "turn" }, make("i", { style: `background:var(--speaker-${index ?? 7})` }), make("div", {},
       make("div", { class: "who" }, `${words[0][0]} · ${clock(words[0][1])}`), words.flatMap(([, start, end, text]) => {
         const element = make("span", { class: "word", onclick: () => this.seek(start) }, text);

@@ -36,7 +36,7 @@ def describe_session(
     words: Sequence[Segment] = (),
     scored: Scored | None = None,
 ) -> dict[str, Any]:
-    """Without sound. Hypothesis: times of the audio file, as in an RTTM; words that were heard: of the session."""
+    """Without sound. Hypothesis and the words that were heard: with times of the audio file."""
     heard = [shift(segment, -session.offset) for segment in hypothesis]
     reference = [shift(segment, -session.offset) for segment in session_segments(by_turns(session))]
     spoken = [shift(segment, -session.offset) for segment in session_segments(session) if segment.text]
@@ -52,7 +52,7 @@ def describe_session(
             for mark in errors.marks
         ],
         "spoken": _words(spoken),
-        "heard": _words(words),
+        "heard": _words([shift(word, -session.offset) for word in words]),
         "posteriors": _posteriors(probs),
     }
 

@@ -127,8 +127,9 @@ def _transcribe(root: Path, sessions: Sequence[Session]) -> list[WerResult]:
             )
             found = [replace(w, text="oops") if random.random() < 0.2 else w for w in own if random.random() > 0.1]
             heard[name] = _serialize(found)
-            moved = [replace(w, session_id=name, start=w.start - start, end=w.end - start) for w in found]
-            seglst.write(folder / f"{name}.json", [replace(w, speaker=f"speaker_{w.speaker[-1]}") for w in moved])
+            numbers = {speaker: n for n, speaker in enumerate(dict.fromkeys(w.speaker for w in found))}
+            heard_words = [replace(w, session_id=name, speaker=f"speaker_{numbers[w.speaker]}") for w in found]
+            seglst.write(folder / f"{name}.json", heard_words)
     manifest.write(root / "04-sst" / "test.jsonl", samples)
     _done(root / "04-sst")
     lines = [json.dumps({"session_id": name, "text": text}) for name, text in heard.items()]

@@ -84,8 +84,8 @@ def test_the_words_are_aligned_as_they_were_scored(page: str) -> None:
             assert sum(said is not None for said, _ in pairs) == sample["words"]
         counted = sum(sample["errors"] for sample in samples) / sum(sample["words"] for sample in samples)
         assert counted == pytest.approx(session["cpwer"])
-        heard = session["view"]["heard"]
-        assert max(word[2] for word in heard) > 15.0  # words of the second sample have times of the session
+        spoken, heard = ({tuple(word) for word in session["view"][side]} for side in ("spoken", "heard"))
+        assert max(end for _, _, end, _ in heard) > 15.0 and {word for word in heard if word[3] != "oops"} <= spoken
 
 
 def test_what_is_missing_is_left_out_and_named(made_up: Path, tmp_path: Path) -> None:
