@@ -38,6 +38,14 @@ format: setup  ## bring the code into shape
 fuzz: setup  ## damaged files by the million, e.g. make fuzz INPUTS=100000 SEED=1
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),0)
 
+audit: setup  ## known holes in the packages that sortk needs, as far as the advisories can be reached
+	$(BIN)/pip install --quiet --editable '.[audit]'
+	$(BIN)/pip-audit --skip-editable
+
+test-versions:  ## the quick tests with the oldest and with the newest packages that pyproject.toml allows
+	bin/test-versions lowest
+	bin/test-versions newest
+
 bench: setup  ## benchmarks; they print ratios
 	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.folders import Folder
-from sortk.formats.files import atomic_text
+from sortk.formats.files import atomic_text, quote
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import QueuedJob, ask_slurm, cancel, check_slurm, find_jobs, read_queue
 from sortk.slurm.shards import Call
@@ -64,16 +64,19 @@ def write_script(stage: StageJob) -> str:
     common: dict[str, str | bool] = {
         "job-name": f"sortk-{stage.folder.final.name}",
         "comment": str(stage.folder.final.absolute()),
-        "output": str(stage.log),
+        "output": str(stage.log).replace("%", "%%"),  # %j would be the number of the job
         "open-mode": "append",
         "requeue": True,
     }
     flags = common | (_training_flags(stage.options) if stage.trains else _driving_flags(stage.options))
     lines = _training_lines(stage) if stage.trains else _driving_lines(stage)
-    shown = (
+    shown = [
         f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
         for name, value in sorted(flags.items())
-    )
+    ]
+    for line in shown:
+        if "\n" in line or "\r" in line:  # what comes after it would be a command
+            raise ValueError(f"{stage.title}: {quote(line)} holds a line break, which no option of sbatch can have")
     return "\n".join(["#!/bin/bash", f"# {stage.title}", *shown, "", *lines, ""])
 
 
