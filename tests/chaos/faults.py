@@ -251,7 +251,7 @@ def may_mount(root: Path) -> bool:
 
 def fill_the_disk(trial: Trial) -> None:
     """There is room for a part of the result only; later for all of it."""
-    n_bytes = max(16_384, int(trial.rng.uniform(0.1, 0.8) * trial.reference.n_bytes))
+    n_bytes = max(4096, int(trial.rng.uniform(0.1, 0.8) * trial.reference.n_bytes))
     with _small_disk(trial, n_bytes) as remount:
         run = trial.start()
         wait(run, trial.watch)

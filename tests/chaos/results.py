@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from sortk.formats import ctm, rttm
 
 RATES = ("audio_per_second", "examples_per_second")  # of the training log: how fast this run was
 GROWING = ("log.jsonl", "study.log", "postprocess.study.log")  # written line by line; a torn last line is mended
+NOT_COMPARED = re.compile(rb'"(audio|commit|date)":"[^"]*"')  # of a report; Ogg streams have random serial numbers
 MAY_BE_EMPTY = (".jsonl", ".rttm", ".ctm")  # of no lines
 
 
@@ -138,6 +140,8 @@ def _comparable(path: Path) -> bytes:
         return _dump([_without(json.loads(line), RATES) for line in content.splitlines()])
     if path.name == "scores.json":
         return _dump(_without(json.loads(content), ("commit", "date")))
+    if path.name == "report.html":
+        return NOT_COMPARED.sub(b"", content)
     if path.name == "RESULTS.md":
         return b"\n".join(line for line in content.splitlines() if not line.startswith(b"Commit "))
     return content
