@@ -1,7 +1,7 @@
 // The page of a report: reads the JSON beside it and draws it. No library, no network.
 "use strict";
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = JSON.parse(document.getElementById("report").textContent);
 
 // --------------------------------------------------------------------------------------------------------------------
 // Small words for making elements

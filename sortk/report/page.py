@@ -23,7 +23,7 @@ script-src 'unsafe-inline'; media-src blob: data:; img-src data:">
 </head>
 <body>
 <div id="page"><noscript>This page draws itself with JavaScript, which is switched off here.</noscript></div>
-<script type="application/json" id="data">{data}</script>
+<script type="application/json" id="report">{data}</script>
 <script>
 {script}</script>
 </body>

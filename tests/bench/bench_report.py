@@ -31,10 +31,23 @@ def main() -> None:
         if not find_chromium():
             print("no Chromium here, so it is not opened")
             return
-        with browse() as tab:
-            tab.open(page)  # the browser itself starts
-            opened = min(tab.open(page) for _ in range(3))
-        print(f"opened in {opened:.2f} s, {opened / MAX_SECONDS:.2f} x the limit of {MAX_SECONDS} s")
+        wall, used = measure_opening(page)
+        print(
+            f"opened in {wall:.2f} s, {wall / MAX_SECONDS:.2f} x the limit of {MAX_SECONDS} s; all processes of the "
+            f"browser used {used:.2f} s of CPU for it, {used / MAX_SECONDS:.2f} x"
+        )
+
+
+def measure_opening(page: Path) -> tuple[float, float]:
+    """Seconds by the clock, which on a busy machine tell little, and of CPU; the best of three."""
+    with browse() as tab:
+        tab.open(page)  # the browser itself starts
+        measured = []
+        for _ in range(3):
+            before = tab.cpu_seconds()
+            wall = tab.open(page)
+            measured.append((wall, tab.cpu_seconds() - before))
+    return min(wall for wall, _ in measured), min(used for _, used in measured)
 
 
 if __name__ == "__main__":

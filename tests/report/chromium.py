@@ -57,10 +57,14 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A command to the page; before there is one, to the browser."""
+        return self._call(method, params, self._session)
+
+    def _call(self, method: str, params: dict[str, Any], session: str | None) -> dict[str, Any]:
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
+        if session:
+            message["sessionId"] = session
         os.write(self._write_fd, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._receive()
@@ -110,6 +114,11 @@ class Tab:
             self._receive()
         self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
         return time.monotonic() - began
+
+    def cpu_seconds(self) -> float:
+        """What all processes of the browser have used so far."""
+        processes = self._call("SystemInfo.getProcessInfo", {}, None)["processInfo"]
+        return sum(float(process["cpuTime"]) for process in processes)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are waited for."""

@@ -25,7 +25,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data_of(page: str) -> dict[str, Any]:
-    [text] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    [text] = re.findall(r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL)
     found: dict[str, Any] = json.loads(text)
     return found
 
