@@ -1,37 +1,48 @@
-"""Two processes, started as torchrun starts them, against one."""
+"""Two processes against one. How torchrun starts them, and ends them, is looked at where it matters."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from spoken import WORD_SECONDS, make_samples
+import torch
+from click.testing import CliRunner
+from spoken import SMALL_DIARIZER, WORD_SECONDS, make_samples
 from test_diarizer import make_sessions
 
+from sortk.cli import main
 from sortk.formats import manifest
-from sortk.formats.model_folder import load_model
+from sortk.formats.model_folder import load_model, save_model
+from sortk.models.sortformer import Sortformer
+
+PATIENCE_SECONDS = 600  # on a machine that has other things to do
+# Processes that have imported torch already: importing it takes longer than all that is trained here.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["sortk.standalone", "sortk.training.train_diar", "sortk.training.train_asr"])
 
 CONFIG = """
-size = "tiny"
 n_speakers = 2
 global_speakers = true
 encoder_warmup = {{ steps = 2, simulated = 0.0, batch_seconds = {batch_seconds} }}
 [[phases]]
 speaker_weight = 0.1
 [phases.loop]
-steps = 4
+steps = 50
 learning_rate = 1e-3
 warmup_steps = 2
 batch_seconds = {batch_seconds}
 log_every = 1
-validate_every = 2
+validate_every = 25
 accumulate = 2
 """
-
+LINES = 1 + 1 + 50 + 2  # of the log: the warm-up and its validation, each step, two validations
 
 ASR_CONFIG = """
 size = "tiny"
@@ -50,65 +61,105 @@ validate_every = 2
 """
 
 
-def write_line(command: str, folder: Path, config: Path, out: Path, n_processes: int) -> list[str]:
-    launcher = [] if n_processes == 1 else ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+def choose_arguments(command: str, folder: Path, config: Path, out: Path) -> list[str]:
+    init = ["--init", folder / "init"] if command == "train-diar" else []
     data = ["--train", folder / "m.jsonl", "--valid", folder / "m.jsonl", "--config", config, "--out", out]
-    return [sys.executable, "-m", *launcher, "sortk", command, *map(str, data), "-q"]
+    return [command, *map(str, (*data, *init)), "-q"]
 
 
-def train(command: str, settings: str, folder: Path, n_processes: int, batch_seconds: float) -> list[dict[str, float]]:
-    """Runs `sortk train-diar` or `train-asr`; its log."""
-    out, config = folder / f"out{n_processes}", folder / f"config{n_processes}.toml"
+def train(command: str, settings: str, out: Path, n_processes: int, batch_seconds: float) -> list[dict[str, float]]:
+    """Runs `sortk train-diar` or `train-asr` on what is beside `out`, here or in two processes; its log."""
+    folder, config = out.parent, out.with_suffix(".toml")
     config.write_text(settings.format(batch_seconds=batch_seconds), encoding="utf-8")
-    line = write_line(command, folder, config, out, n_processes)
-    finished = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
+    arguments = choose_arguments(command, folder, config, out)
+    if n_processes == 1:
+        run_here(arguments)
+    else:
+        run_in_processes(arguments, n_processes)
     return [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def check_equal(one: list[dict[str, float]], two: list[dict[str, float]], rel: float = 2e-3) -> None:
+def run_here(arguments: list[str]) -> None:
+    finished = CliRunner().invoke(main, arguments)
+    assert finished.exit_code == 0, finished.output
+
+
+def run_in_processes(arguments: list[str], n: int) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [SERVER.Process(target=run_as, args=(rank, n, port, arguments), daemon=True) for rank in range(n)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(PATIENCE_SECONDS)
+    assert [process.exitcode for process in started] == [0] * n
+
+
+def run_as(rank: int, n: int, port: int, arguments: list[str]) -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": n, "RANK": rank, "LOCAL_RANK": rank}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    torch.set_num_threads(1)
+    main(arguments)
+
+
+def check_equal(one: list[dict[str, float]], two: list[dict[str, float]], rel: float) -> None:
+    """`rel` is for the loss. A rounding error weighs more in what is small, such as the norm of the gradients."""
     for line, other in zip(one, two, strict=True):
         assert line.keys() == other.keys()
         for name in line.keys() - {"audio_per_second", "examples_per_second", "phase"}:
-            assert other[name] == pytest.approx(line[name], rel=rel, abs=2e-4), (name, line, other)
+            tolerance = rel if name == "loss" else max(rel, 3e-2)
+            assert other[name] == pytest.approx(line[name], rel=tolerance, abs=1e-6), (name, line, other)
 
 
-def test_two_processes_learn_as_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """Batches of 5 sessions, so that the shares are unequal; with batch norm, the auxiliary loss and accumulation."""
-    manifest.write(tmp_path / "m.jsonl", make_sessions(tmp_path, 10))
-    one, two = (train("train-diar", CONFIG, tmp_path, n, 20.0 / n) for n in (1, 2))
-    assert len(one) == 1 + 1 + 4 + 2
-    check_equal(one, two)
-    alone, together = (load_model(tmp_path / f"out{n}" / "model")[0] for n in (1, 2))
+@pytest.fixture(scope="module")
+def hums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine sessions, and a model so small that it learns from them in no time."""
+    folder = tmp_path_factory.mktemp("hums")
+    manifest.write(folder / "m.jsonl", make_sessions(folder, 9))
+    torch.manual_seed(0)
+    config = {"model": "sortformer", "options": SMALL_DIARIZER.to_json()}
+    save_model(folder / "init", Sortformer(SMALL_DIARIZER).state_dict(), config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(hums: Path) -> list[dict[str, float]]:
+    """The log of one process. Batches of 3 sessions; with batch norm, the auxiliary loss and accumulation."""
+    log = train("train-diar", CONFIG, hums / "one", 1, 12.0)
+    assert len(log) == LINES
+    return log
+
+
+def test_two_processes_learn_as_one_with_twice_the_batch(hums: Path, alone: list[dict[str, float]]) -> None:
+    """Their shares of 3 sessions are unequal."""
+    check_equal(alone, train("train-diar", CONFIG, hums / "two", 2, 6.0), rel=1e-4)
+    one, two = (load_model(hums / name / "model")[0] for name in ("one", "two"))
     running = "encoder.layers.0.conv.batch_norm.running_var"
-    assert together[running].tolist() == pytest.approx(alone[running].tolist(), rel=1e-3)
+    assert two[running].tolist() == pytest.approx(one[running].tolist(), rel=1e-3)
+
+
+def test_two_processes_that_share_the_weights_learn_as_one(hums: Path, alone: list[dict[str, float]]) -> None:
+    """FSDP2: the same losses, and a model folder like any other."""
+    shard = CONFIG.replace("accumulate = 2", "accumulate = 2\nshard = true")
+    check_equal(alone, train("train-diar", shard, hums / "sharded", 2, 6.0), rel=1e-4)
+    one, two = (load_model(hums / name / "model")[0] for name in ("one", "sharded"))
+    assert {name: weight.shape for name, weight in one.items()} == {name: weight.shape for name, weight in two.items()}
 
 
 def test_two_processes_train_an_asr_as_one(tmp_path: Path) -> None:
     manifest.write(tmp_path / "m.jsonl", make_samples(tmp_path, 6))
-    one, two = (train("train-asr", ASR_CONFIG, tmp_path, n, 6 * WORD_SECONDS / n) for n in (1, 2))
+    one, two = (train("train-asr", ASR_CONFIG, tmp_path / f"out{n}", n, 6 * WORD_SECONDS / n) for n in (1, 2))
     assert len(one) == 4 + 2
     check_equal(one, two, rel=1e-2)  # dropout differs
 
 
-def test_two_processes_that_share_the_weights_learn_as_one(tmp_path: Path) -> None:
-    """FSDP2: the same losses, and a model folder like any other."""
-    manifest.write(tmp_path / "m.jsonl", make_sessions(tmp_path, 10))
-    one = train("train-diar", CONFIG, tmp_path, 1, 20.0)
-    two = train("train-diar", CONFIG.replace("accumulate = 2", "accumulate = 2\nshard = true"), tmp_path, 2, 10.0)
-    check_equal(one, two)
-    alone, together = (load_model(tmp_path / f"out{n}" / "model")[0] for n in (1, 2))
-    assert {name: tensor.shape for name, tensor in alone.items()} == {
-        name: tensor.shape for name, tensor in together.items()
-    }
-
-
-LONG_CONFIG = """
-size = "tiny"
+LONG_STEPS = 200
+LONG_CONFIG = f"""
 n_speakers = 2
 [[phases]]
 [phases.loop]
-steps = {steps}
+steps = {LONG_STEPS}
 learning_rate = 1e-3
 warmup_steps = 2
 batch_seconds = 8.0
@@ -125,36 +176,39 @@ def read_steps(path: Path) -> list[int]:
     return [fields["step"] for fields in map(json.loads, lines) if "loss" in fields]
 
 
-def test_one_process_goes_on_where_two_were_stopped(tmp_path: Path) -> None:
-    manifest.write(tmp_path / "m.jsonl", make_sessions(tmp_path, 10))
+def torchrun(arguments: list[str], n: int = 2) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *arguments]
+
+
+def test_one_process_goes_on_where_two_were_stopped(hums: Path, tmp_path: Path) -> None:
     config, out = tmp_path / "config.toml", tmp_path / "out"
-    config.write_text(LONG_CONFIG.format(steps=25), encoding="utf-8")
+    config.write_text(LONG_CONFIG, encoding="utf-8")
+    arguments = choose_arguments("train-diar", hums, config, out)
     log = out.with_name("out.partial") / "log.jsonl"
-    two = subprocess.Popen(write_line("train-diar", tmp_path, config, out, 2), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    two = subprocess.Popen(torchrun(["-m", "sortk", *arguments]), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(read_steps(log)) < 3:
         assert time.monotonic() < deadline and two.poll() is None
         time.sleep(0.05)
     two.terminate()
     said = two.communicate()[1]
-    stopped_at = len(read_steps(log))
-    assert 3 <= stopped_at < 25
+    assert 3 <= len(read_steps(log)) < LONG_STEPS
     assert said.count("sortk: interrupted") == 1
-    one = subprocess.run(
-        write_line("train-diar", tmp_path, config, out, 1), capture_output=True, text=True, check=False
-    )
-    assert one.returncode == 0, one.stderr
-    assert read_steps(out / "log.jsonl") == list(range(1, 26))
+    run_here(arguments)
+    assert read_steps(out / "log.jsonl") == list(range(1, LONG_STEPS + 1))
 
 
-def test_an_error_in_one_process_ends_all_with_one_message(tmp_path: Path) -> None:
+def test_an_error_in_one_process_ends_all_with_one_message(hums: Path, tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 10)
     manifest.write(tmp_path / "m.jsonl", sessions)
     sessions[4].audio_path.write_bytes(b"no audio")
+    (tmp_path / "init").symlink_to(hums / "init")
     config = tmp_path / "config.toml"
-    config.write_text(LONG_CONFIG.format(steps=20), encoding="utf-8")
-    line = write_line("train-diar", tmp_path, config, tmp_path / "out", 2)
-    finished = subprocess.run(line, capture_output=True, text=True, check=False)
+    config.write_text(LONG_CONFIG, encoding="utf-8")
+    arguments = choose_arguments("train-diar", tmp_path, config, tmp_path / "out")
+    finished = subprocess.run(
+        torchrun(["-m", "sortk", *arguments]), stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert finished.returncode == 1
     told = [line for line in finished.stderr.splitlines() if line.startswith("sortk: ")]
     assert len(told) == 1, finished.stderr
@@ -178,8 +232,9 @@ except OSError as error:
 def test_a_killed_process_is_one_sentence_of_the_others(tmp_path: Path) -> None:
     script = tmp_path / "lost.py"
     script.write_text(LOST, encoding="utf-8")
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(script)]
-    finished = subprocess.run(line, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        torchrun([str(script)], n=3), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert finished.returncode == 1
     told = [line for line in finished.stderr.splitlines() if line.startswith("sortk: ")]
     assert len(told) <= 1, finished.stderr  # none if torchrun was faster
