@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_tensors, save_tensors
-from sortk.training.processes import current_processes
+from sortk.training.processes import current_processes, wait_for_all
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,10 @@ class Checkpoints:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         about = {"progress": json.dumps(vars(progress)), "crc32": _checksum(tensors)}
         save_tensors(self._next, tensors, about)
+        self._promote()
+
+    def _promote(self) -> None:
+        """The next checkpoint becomes the last one, and that the one before it."""
         if self._last.exists() and not self._is_last_damaged:
             self._last.replace(self._before)
         self._next.replace(self._last)
@@ -75,7 +79,10 @@ class Checkpoints:
         states = self._load_newest()
         if states is None:
             return Progress()
-        tensors, progress = states
+        path, tensors, progress = states
+        wait_for_all()  # nobody reads it any more
+        if path == self._next and current_processes().leads:
+            self._promote()  # as the run would have done that was killed before it
         now = model.state_dict()
         model.load_state_dict({name: spread(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -86,12 +93,12 @@ class Checkpoints:
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         return progress
 
-    def _load_newest(self) -> States | None:
-        """Of the newest checkpoint that is whole; None if there is none at all."""
+    def _load_newest(self) -> tuple[Path, dict[str, Tensor], Progress] | None:
+        """The newest checkpoint that is whole; None if there is none at all."""
         found = [path for path in (self._next, self._last, self._before) if path.exists()]
         for path in found:
             try:
-                return _load_states(path)
+                return path, *_load_states(path)
             except FormatError as error:
                 self._is_last_damaged |= path == self._last
                 if path == found[-1]:
