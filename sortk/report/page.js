@@ -189,7 +189,8 @@ function werTable(rows) {
   const body = rows.map((row) => [systemName(row), row.test_set, name[row.settings.metric] ?? row.settings.metric,
     percent(row.overall[row.settings.metric] ?? row.overall.errors / row.overall.words),
     row.overall.words, row.overall.substitutions, row.overall.insertions, row.overall.deletions]);
-  const settings = [...new Set(rows.map((row) => Object.entries(row.settings).filter(([key]) => key !== "metric").map((pair) => pair.join(" ")).join(", ")))];
+  const settings = [...new Set(rows.map((row) => `${name[row.settings.metric] ?? row.settings.metric}: ` +
+    Object.entries(row.settings).filter(([key]) => key !== "metric").map((pair) => pair.join(" ")).join(", ")))];
   return panel("Word error rates (%), as in Tables 2 and 3",
     table(["system", "test set", "score", "rate", "words", "substituted", "inserted", "deleted"], body, 3),
     make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text))));
@@ -251,7 +252,7 @@ function tuning() {
     make("p", { class: "soft" }, `DER on the development set: ${percent(study.der_before)} % without, ${percent(study.der_after)} % with postprocessing.`),
     make("div", { class: "grid" },
       panel(`DER (%) of ${study.history.length} trials`, svg, legend([["a trial", "var(--wave)"], ["lowest so far", "var(--speaker-1)"]])),
-      panel("The six values", table(["parameter", "value"], Object.entries(study.values).map(([name, value]) => [name, short(value)]))),
+      panel("The six values", table(["parameter", "value"], Object.entries(study.values).map(([name, value]) => [name, String(value)]))),
       panel("How much each one matters", make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.45rem .7rem;align-items:center" },
         importance.flatMap(([name, share]) => [make("span", { class: "small" }, name),
           make("div", { class: "errors", style: "height:14px" }, make("i", { style: `width:${100 * share}%;background:var(--accent)` })),

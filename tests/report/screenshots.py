@@ -8,12 +8,13 @@ from pathlib import Path
 from chromium import browse
 
 MAX_BYTES = 300_000
-# A session in the middle of the list, some way into it, so that words are lit.
+# A session in the middle of the list, in the middle of a word.
 CHOOSE = """
 (() => {
   const heard = shown.filter((row) => row.view?.audio);
   choose(heard[Math.floor(heard.length / 2)]);
-  view.seek(0.42 * view.view.duration);
+  const word = view.view.spoken.find((one) => one[1] > 0.45 * view.view.duration);
+  view.seek(word ? (word[1] + word[2]) / 2 : 0);
   view.row.element.scrollIntoView({ block: "center", behavior: "instant" });
   document.documentElement.style.scrollBehavior = "auto";
   document.querySelector("#sessions").scrollIntoView();
