@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +40,7 @@ def read(path: Path, session_id: str) -> list[Segment]:
 def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
     """The turns of numbered lines. One that ends where it starts, or before that, says nothing: it is left out."""
     turn: Segment | None = None
+    more: list[str] = []  # lines that go on with the turn
     for number, line in lines:
         text = line.strip()
         if not text or text.startswith("#"):
@@ -49,11 +50,11 @@ def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
                 raise FormatError(
                     path, number, f"neither a turn, <start> <end> A: <words>, nor after one: {quote(line)}"
                 )
-            turn = replace(turn, text=f"{turn.text} {text}".strip())
+            more.append(text)
             continue
-        yield from _with_duration(turn, path)
-        turn = _turn(text, path, number, session_id)
-    yield from _with_duration(turn, path)
+        yield from _with_duration(turn, more, path)
+        turn, more = _turn(text, path, number, session_id), []
+    yield from _with_duration(turn, more, path)
 
 
 def _turn(text: str, path: Path, number: int, session_id: str) -> Segment:
@@ -67,9 +68,9 @@ def _turn(text: str, path: Path, number: int, session_id: str) -> Segment:
     return Segment(session_id, fields[3], start, end, fields[4])
 
 
-def _with_duration(turn: Segment | None, path: Path) -> Iterator[Segment]:
+def _with_duration(turn: Segment | None, more: Sequence[str], path: Path) -> Iterator[Segment]:
     if turn is not None and turn.start < turn.end:
-        yield turn
+        yield replace(turn, text=" ".join([turn.text, *more]).strip()) if more else turn
     elif turn is not None:
         log.warning(
             "%s: a turn of %s ends at %s, not after its start %s: left out", path, turn.speaker, turn.end, turn.start
