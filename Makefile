@@ -40,7 +40,7 @@ fuzz: setup  ## damaged files by the million, e.g. make fuzz INPUTS=100000 SEED=
 
 audit: setup  ## known holes in the packages that sortk needs, as far as the advisories can be reached
 	$(BIN)/pip install --quiet --editable '.[audit]'
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/pip-audit --strict --skip-editable
 
 test-versions:  ## the quick tests with the oldest and with the newest packages that pyproject.toml allows
 	bin/test-versions lowest
