@@ -72,10 +72,21 @@ def stop_two_shards(folder: Path) -> dict[str, list[int]]:
     return stopped
 
 
-def signal_all(processes: list[int], number: signal.Signals) -> None:
+def signal_all(processes: list[int], number: signal.Signals) -> bool:
+    """Whether any of them is left."""
+    left = False
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
+            left = True
+    return left
+
+
+def cancel_stopped(job_id: str, processes: list[int]) -> None:
+    """Slurm lets them go on until it kills them, and submitit makes use of that; so they are stopped again and again."""
+    subprocess.run(["scancel", job_id], check=True)
+    while signal_all(processes, signal.SIGSTOP):
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -100,7 +111,7 @@ def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path
         assert [line.split()[2] for line in status] == ["done", "partial", *["missing"] * 7]
         assert all("jobs: " in line for line in status[1:])
         signal_all(killed[1], signal.SIGKILL)
-        subprocess.run(["scancel", cancelled[0]], check=True)
+        cancel_stopped(*cancelled)
         assert running.wait(PATIENCE_SECONDS) == 0, view.read_text(encoding="utf-8")
     said = view.read_text(encoding="utf-8")
     for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "2 failed", "stage 8 (score): done"):
