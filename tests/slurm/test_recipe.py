@@ -83,7 +83,7 @@ def signal_all(processes: list[int], number: signal.Signals) -> bool:
 
 
 def cancel_stopped(job_id: str, processes: list[int]) -> None:
-    """Slurm lets them go on until it kills them, and submitit makes use of that; so they are stopped again and again."""
+    """Slurm lets them go on until it kills them, and submitit makes use of that: they are stopped again and again."""
     subprocess.run(["scancel", job_id], check=True)
     while signal_all(processes, signal.SIGSTOP):
         time.sleep(0.01)

@@ -176,8 +176,8 @@ def read_steps(path: Path) -> list[int]:
     return [fields["step"] for fields in map(json.loads, lines) if "loss" in fields]
 
 
-def torchrun(arguments: list[str], n: int = 2) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *arguments]
+def torchrun(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
 
 
 def test_one_process_goes_on_where_two_were_stopped(hums: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_killed_process_is_one_sentence_of_the_others(tmp_path: Path) -> None:
     script = tmp_path / "lost.py"
     script.write_text(LOST, encoding="utf-8")
     finished = subprocess.run(
-        torchrun([str(script)], n=3), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+        torchrun([str(script)]), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
     )
     assert finished.returncode == 1
     told = [line for line in finished.stderr.splitlines() if line.startswith("sortk: ")]
