@@ -122,7 +122,7 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         file = soundfile.SoundFile(path)
     except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
-        reason = sphere.find_fault(path) or "not an audio file, or one that libsndfile cannot read"
+        reason = _find_fault(path) or "not an audio file, or one that libsndfile cannot read"
         raise FormatError(path, None, reason) from None
     with file:
         if file.frames <= 0:
@@ -132,6 +132,13 @@ def _open(path: Path) -> Iterator[Any]:
         if file.samplerate not in SAMPLE_RATES:
             raise FormatError(path, None, f"its header gives a sample rate of {file.samplerate} Hz")
         yield file
+
+
+def _find_fault(path: Path) -> str:
+    try:
+        return sphere.find_fault(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
 
 
 def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -> int:

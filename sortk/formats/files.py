@@ -74,6 +74,8 @@ def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]
         raise FormatError(path, number, f"not UTF-8 text ({error.reason})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FormatError(path, number + 1, f"damaged gzip data ({error})") from None
+    except OSError as error:  # of a disk that fails while it is read, which names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _unpack(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:

@@ -94,7 +94,8 @@ def find_fault(error: Exception, folder: Path) -> str:
     text = str(error)
     if isinstance(error, UnicodeError) or type(error).__module__ not in ("builtins", "sortk.formats.files"):
         return _describe(error)
-    if FOLDER not in text and not text.startswith(("/", "--set")):
+    is_named = isinstance(error, OSError) and bool(error.filename)
+    if not is_named and FOLDER not in text and not text.startswith(("/", "--set")):
         return f"names no file: {_describe(error)}"
     if len(text) > LONGEST_MESSAGE:
         return f"{len(text)} characters: {_describe(error)}"
@@ -128,6 +129,7 @@ def _work(name: str, seed: int, first: int, last: int, state: Any, pipe: Any) ->
         folder = Path(temporary) / FOLDER
         folder.mkdir()
         for parts in seeds:  # warm up: imports and caches are no fault of an input
+            state[1] = time.monotonic()
             was_read, fault = try_input(target, dict(parts), folder)
             if target.seeds_are_valid and not was_read:
                 pipe.send((first, f"a valid file is refused: {fault}"))

@@ -60,6 +60,11 @@ FOUND: dict[str, tuple[str, Parts]] = {
     "zeros without end": ("named files", {FILE: b'{"audio_filepath": "a.wav", "rttm_filepath": "/dev/zero"}'}),
     "a pipe without a writer": ("named files", {FILE: b'{"audio_filepath": "a.wav", "seglst_filepath": "fifo"}'}),
     "a region file that is a pipe": ("named files", {FILE: b'{"audio_filepath": "a.wav", "uem_filepath": "fifo"}'}),
+    "a file whose disk fails": (
+        "named files",
+        {FILE: b'{"audio_filepath": "a.wav", "ctm_filepath": "/proc/self/mem"}'},
+    ),
+    "audio whose disk fails": ("named files", {FILE: b'{"audio_filepath": "/proc/self/mem"}'}),
     "a gigabyte in a megabyte": ("gzip", {FILE: b"".join([gzip.compress(bytes(1 << 26))] * 16)}),
 }
 
