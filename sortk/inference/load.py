@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sortk.formats import nemo
-from sortk.formats.files import FormatError
+from sortk.formats.files import FormatError, quote
 from sortk.formats.model_folder import load_model, save_model
 from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary
 from sortk.inference.memory import give_back_freed_memory
@@ -38,6 +38,7 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
     """The diarizer in a model folder or a `.nemo` file."""
     weights, config = read_model(path)
     try:
+        _check_layers(config["options"], len(weights))
         with torch.device("meta"):  # no random numbers for weights that are there
             model = _build_diarizer(config)
         streaming = _streaming_options(config)
@@ -111,6 +112,14 @@ def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
     if tokenizer.n_tokens > n_rows:
         raise ValueError(f"the tokenizers have {tokenizer.n_tokens} tokens, but the model knows only {n_rows}")
     return tokenizer
+
+
+def _check_layers(options: Mapping[str, Any], n_tensors: int) -> None:
+    """A config may ask for more layers than anybody can build; each has tensors of its own."""
+    for name, part in options.items():
+        n_layers = part.get("n_layers") if isinstance(part, dict) else None
+        if isinstance(n_layers, int) and n_layers > n_tensors:
+            raise ValueError(f"{name}.n_layers is {quote(n_layers)}, but there are only {n_tensors} tensors")
 
 
 def _build_diarizer(config: Mapping[str, Any]) -> Sortformer | Eend:

@@ -75,6 +75,12 @@ def test_what_once_found_a_bug(about: str, folder: Path) -> None:
     assert try_input(TARGETS[name], dict(parts), folder)[1] == ""
 
 
+def test_a_model_of_a_billion_layers(folder: Path) -> None:
+    parts = dict(TARGETS["model folder"].seeds()[0])
+    parts["config.json"] = parts["config.json"].replace(b'"n_layers": 1', b'"n_layers": 1000000000')
+    assert try_input(TARGETS["model folder"], parts, folder) == (False, "")
+
+
 def test_a_fault_is_found(folder: Path) -> None:
     """The fuzzer itself sees what it should."""
     assert "UnicodeDecodeError" in find_fault(UnicodeDecodeError("utf-8", b"", 0, 1, "x"), folder)
