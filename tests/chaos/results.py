@@ -140,6 +140,9 @@ def _comparable(path: Path) -> bytes:
         return _dump([_without(json.loads(line), RATES) for line in content.splitlines()])
     if path.name == "scores.json":
         return _dump(_without(json.loads(content), ("commit", "date")))
+    if path.suffix == ".safetensors":  # the library writes the notes in its header in random order
+        end = 8 + int.from_bytes(content[:8], "little")
+        return _dump(json.loads(content[8:end])) + content[end:]
     if path.name == "report.html":
         return NOT_COMPARED.sub(b"", content)
     if path.name == "RESULTS.md":
