@@ -103,7 +103,8 @@ def test_an_item_of_a_list_of_tables_goes_by_its_number(tmp_path: Path) -> None:
     assert (first.corpus, first.corpus_dir) == ("librispeech", "")
     assert (second.corpus, second.corpus_dir, second.sets) == ("ami", "/data/ami", {"test": "ami-test"})
     for number in ("2", "-1", "ami"):
-        with pytest.raises(ValueError, match=f"--set prepare.corpora is a list, which has no item '{number}'; items: 0, 1"):
+        about = f"--set prepare.corpora is a list, which has no item '{number}'; items: 0, 1"
+        with pytest.raises(ValueError, match=about):
             load_recipe(path, [f"prepare.corpora.{number}.corpus_dir=/data/ami"])
 
 
