@@ -169,7 +169,7 @@ def _decode(path: Path, file: Any, n_samples: int) -> Samples:
         raise FormatError(path, None, f"cut off: {reason}")
     if not np.isfinite(channels).all():
         raise FormatError(path, None, "holds samples that are not finite numbers")
-    return channels[:, 0] if channels.shape[1] == 1 else channels.mean(axis=1)
+    return channels[:, 0] if channels.shape[1] == 1 else (channels / channels.shape[1]).sum(axis=1)
 
 
 def _resample(samples: Samples, rate: int, new_rate: int) -> Samples:

@@ -47,6 +47,7 @@ from torch.nn import functional
 from sortk.models.fastconformer import FastConformer, FastConformerOptions, relative_sinusoids
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import key_bias, valid_frames
+from sortk.models.options import check_sizes, options_from_json
 from sortk.models.transformer import FeedForward, TransformerEncoder, TransformerOptions
 
 KeyValue = tuple[Tensor, Tensor]
@@ -67,8 +68,7 @@ class CanaryOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.n_tokens < 1 or self.max_tokens < 1:
-            raise ValueError("n_tokens and max_tokens must be at least 1")
+        check_sizes(self, "n_tokens", "max_tokens")
         if not self.decoder.pre_norm:
             raise ValueError("the decoder must have pre_norm")
         if self.transformer is not None and self.transformer.d_model != self.decoder.d_model:
@@ -83,17 +83,7 @@ class CanaryOptions:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> CanaryOptions:
         """The inverse of `to_json`; a field that is left out has its default."""
-        parts = {
-            "features": FeatureOptions,
-            "encoder": FastConformerOptions,
-            "transformer": TransformerOptions,
-            "decoder": TransformerOptions,
-        }
-        try:
-            built = {name: parts[name](**value) if name in parts and value else value for name, value in fields.items()}
-            return cls(**built)
-        except TypeError as error:
-            raise ValueError(f"not the options of a Canary: {error}") from None
+        return options_from_json(cls, fields, "a Canary")
 
 
 SIZES = {

@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, valid_frames
+from sortk.models.options import check_sizes, options_from_json
 from sortk.models.transformer import TransformerEncoder, TransformerOptions
 
 
@@ -35,18 +36,18 @@ class EendOptions:
         default_factory=lambda: TransformerOptions(d_model=256, n_layers=4, n_heads=4, d_inner=2048, dropout=0.1)
     )
 
+    def __post_init__(self) -> None:
+        check_sizes(self, "n_speakers")
+        if self.context < 0:
+            raise ValueError(f"context must not be negative, not {self.context}")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> EendOptions:
         """The inverse of `to_json`; a field that is left out has its default."""
-        parts = {"features": FeatureOptions, "transformer": TransformerOptions}
-        try:
-            built = {name: parts[name](**value) if name in parts else value for name, value in fields.items()}
-            return cls(**built)
-        except TypeError as error:
-            raise ValueError(f"not the options of an EEND model: {error}") from None
+        return options_from_json(cls, fields, "an EEND model")
 
 
 def stack_context(mel: Tensor, context: int) -> Tensor:

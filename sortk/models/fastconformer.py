@@ -25,6 +25,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
 from sortk.models.frames import key_bias, sinusoids, valid_frames
+from sortk.models.options import check_sizes
 
 QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores never exist as a whole
 
@@ -46,6 +47,7 @@ class FastConformerOptions:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        check_sizes(self, "d_model", "n_layers", "n_heads", "ff_expansion", "conv_kernel", "subsampling_channels")
         if self.d_model % (2 * self.n_heads):
             raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
         if self.conv_kernel % 2 == 0:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, valid_frames
+from sortk.models.options import check_sizes
 
 WINDOW_SAMPLES = 400  # 25 ms
 N_FFT = 512
@@ -35,8 +36,7 @@ class FeatureOptions:
     dither: float = 0.0  # standard deviation of noise added in training (NVIDIA: 1e-5)
 
     def __post_init__(self) -> None:
-        if self.n_mels < 1:
-            raise ValueError(f"n_mels must be at least 1, not {self.n_mels}")
+        check_sizes(self, "n_mels")
         if self.normalize not in ("per_feature", "none"):
             raise ValueError(f"normalize must be per_feature or none, not {self.normalize!r}")
 

@@ -32,6 +32,7 @@ from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import FRAME_SECONDS
 from sortk.models.kernels import KernelOptions, SpeakerKernels
+from sortk.models.options import check_sizes, options_from_json
 from sortk.models.sortformer import Sortformer, SortformerOptions
 
 Supervision = Literal["none", "frozen", "finetuned", "truth"]
@@ -52,6 +53,7 @@ class MsAsrOptions:
         if self.supervision not in get_args(Supervision):
             known = ", ".join(get_args(Supervision))
             raise ValueError(f"supervision must be one of {known}, not {self.supervision!r}")
+        check_sizes(self, "n_speakers")
         if self.adapters < 0:
             raise ValueError(f"adapters must not be negative, not {self.adapters}")
         if self.diarizer is not None and self.diarizer.n_speakers != self.n_speakers:
@@ -73,15 +75,7 @@ class MsAsrOptions:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> MsAsrOptions:
         """The inverse of `to_json`; a field that is left out has its default."""
-        try:
-            built = dict(fields)
-            built["asr"] = CanaryOptions.from_json(built.get("asr", {}))
-            if built.get("diarizer") is not None:
-                built["diarizer"] = SortformerOptions.from_json(built["diarizer"])
-            built["kernels"] = KernelOptions(**built.get("kernels", {}))
-            return cls(**built)
-        except TypeError as error:
-            raise ValueError(f"not the options of a multi-speaker ASR: {error}") from None
+        return options_from_json(cls, fields, "a multi-speaker ASR")
 
 
 def _undithered(features: FeatureOptions) -> FeatureOptions:

@@ -28,6 +28,7 @@ from torch.nn import functional
 from sortk.models.fastconformer import FastConformer, FastConformerOptions, Positions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import SpeakerOutput
+from sortk.models.options import check_sizes, options_from_json
 from sortk.models.transformer import TransformerEncoder, TransformerOptions
 
 
@@ -42,8 +43,7 @@ class SortformerOptions:
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
 
     def __post_init__(self) -> None:
-        if self.n_speakers < 1:
-            raise ValueError(f"n_speakers must be at least 1, not {self.n_speakers}")
+        check_sizes(self, "n_speakers")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,12 +51,7 @@ class SortformerOptions:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SortformerOptions:
         """The inverse of `to_json`; a field that is left out has its default."""
-        parts = {"features": FeatureOptions, "encoder": FastConformerOptions, "transformer": TransformerOptions}
-        try:
-            built = {name: parts[name](**value) if name in parts else value for name, value in fields.items()}
-            return cls(**built)
-        except TypeError as error:
-            raise ValueError(f"not the options of a Sortformer: {error}") from None
+        return options_from_json(cls, fields, "a Sortformer")
 
 
 SIZES = {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.models.frames import key_bias, sinusoids, valid_frames
+from sortk.models.options import check_sizes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class TransformerOptions:
     pre_norm: bool = False  # normalise before each sub-layer and at the end (Canary), not after each (Sortformer)
 
     def __post_init__(self) -> None:
+        check_sizes(self, "d_model", "n_heads", "d_inner")
+        if self.n_layers < 0:
+            raise ValueError(f"n_layers must not be negative, not {self.n_layers}")
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}")
 

@@ -6,7 +6,9 @@ import gzip
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from fuzz.mutate import mutate
 from fuzz.run import FOLDER, find_fault, share_inputs, try_input
@@ -75,10 +77,17 @@ def test_what_once_found_a_bug(about: str, folder: Path) -> None:
     assert try_input(TARGETS[name], dict(parts), folder)[1] == ""
 
 
-def test_a_model_of_a_billion_layers(folder: Path) -> None:
+@pytest.mark.parametrize("size", [b"1000000000", b'"1"', b"null", b"-1", b"1.5", b"[1]"])
+def test_a_model_of_layers_that_nobody_can_build(size: bytes, folder: Path) -> None:
     parts = dict(TARGETS["model folder"].seeds()[0])
-    parts["config.json"] = parts["config.json"].replace(b'"n_layers": 1', b'"n_layers": 1000000000')
+    parts["config.json"] = parts["config.json"].replace(b'"n_layers": 1', b'"n_layers": ' + size)
     assert try_input(TARGETS["model folder"], parts, folder) == (False, "")
+
+
+def test_two_channels_as_loud_as_numbers_go(folder: Path) -> None:
+    path = folder / "loud.wav"
+    soundfile.write(path, np.full((160, 2), 3e38, dtype=np.float32), 16_000, subtype="FLOAT")
+    assert try_input(TARGETS["wav"], {FILE: path.read_bytes()}, folder) == (True, "")
 
 
 def test_a_fault_is_found(folder: Path) -> None:

@@ -1,0 +1,57 @@
+"""Options of models from JSON, the inverse of `dataclasses.asdict`: types are checked, whoever wrote it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+Options = TypeVar("Options")
+
+
+def options_from_json(options: type[Options], fields: Any, what: str) -> Options:
+    """Fields that are left out have their defaults; `what` it is, for errors."""
+    try:
+        return _build(options, fields, "options")
+    except ValueError as error:
+        raise ValueError(f"not the options of {what}: {error}") from None
+
+
+def check_sizes(options: Any, *names: str) -> None:
+    """Sizes of layers, of which nothing can be built with less than 1."""
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name} must be at least 1, not {getattr(options, name)}")
+
+
+def _build(options: type[Options], fields: Any, where: str) -> Options:
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{where} is {_shorten(fields)}, not an object")
+    hints = typing.get_type_hints(options)
+    for name in fields:
+        if name not in hints:
+            raise ValueError(f"{where} has an unknown key {_shorten(name)}")
+    return options(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in fields.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(choices[0], value, where)
+    if origin is Literal and isinstance(value, str) and value in choices:
+        return value
+    if hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if hint in (int, bool) and type(value) is hint:
+        return value
+    raise ValueError(f"{where} is {_shorten(value)}")
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:36]} ..."
