@@ -127,7 +127,7 @@ def test_what_cannot_be_repaired_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such audio file"):
         load(session)
     (tmp_path / "rec.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"rec\.json: no such file"):
+    with pytest.raises(FormatError, match=r"rec\.json: no such file"):
         load(replace(session, duration=3.0))
 
 
