@@ -114,7 +114,7 @@ def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path
         cancel_stopped(*cancelled)
         assert running.wait(PATIENCE_SECONDS) == 0, view.read_text(encoding="utf-8")
     said = view.read_text(encoding="utf-8")
-    for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "2 failed", "stage 8 (score): done"):
+    for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "stage 8 (score): done"):
         assert line in said
     log = (there / "slurm" / "01-simulate.log").read_text(encoding="utf-8")
     assert sorted(re.findall(r"were lost with job (\S+);", log)) == sorted([killed[0], cancelled[0]])
