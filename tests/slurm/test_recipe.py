@@ -117,7 +117,9 @@ def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path
     for line in ("stage 1 (simulate): job ", "stage 2 (clean): 1 pending", "stage 8 (score): done"):
         assert line in said
     log = (there / "slurm" / "01-simulate.log").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"were lost with job (\S+);", log)) == sorted([killed[0], cancelled[0]])
+    lost = set(re.findall(r"were lost with job (\S+);", log))
+    # Slurm gives a cancelled task some seconds, in which it may end its work (test_arrays.py has one that cannot).
+    assert {killed[0]} <= lost <= {killed[0], cancelled[0]}
     check_equal_bytes(here, there)
     check_equal_scores(here, there)
 
