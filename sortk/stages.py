@@ -241,18 +241,10 @@ def score(run: StageRun) -> None:
 
 def _report_scores(run: StageRun) -> None:
     """The page. It also shows stages that this one does not read: nothing that is measured hangs on them."""
-    from sortk.formats.files import atomic_text
-    from sortk.report.experiment import find_folders, format_report
+    from sortk.report.experiment import find_folders
 
     roots = dict.fromkeys([run.out.parent, *(folder.parent for folder in run.inputs.values())])
-    folders = find_folders(list(roots), {**run.inputs, "score": run.out})
-    try:
-        page = format_report(folders, _read_speaker_words(folders))
-    except (ValueError, OSError) as error:  # what was measured stands all the same
-        log.warning("there is no report.html: %s", error)
-        return
-    with atomic_text(run.out / "report.html") as file:  # a full disk is an error, as for any other file
-        file.write(page)
+    write_report(find_folders(list(roots), {**run.inputs, "score": run.out}), run.out / "report.html")
     print(f"\nReport: {run.out.with_name(run.out.name.removesuffix('.partial')) / 'report.html'}")
 
 
