@@ -51,7 +51,8 @@ def find_processes(job_id: str) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             environment = (process / "environ").read_bytes().split(b"\0")
-            is_python = b"submitit" in (process / "cmdline").read_bytes()
+            program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
+            is_python = b"python" in program and any(b"submitit" in argument for argument in arguments)  # not srun
             wanted = {f"SLURM_ARRAY_JOB_ID={array}".encode(), f"SLURM_ARRAY_TASK_ID={task}".encode()}
             if is_python and wanted <= set(environment):
                 found.append(int(process.name))
@@ -85,7 +86,9 @@ def signal_all(processes: list[int], number: signal.Signals) -> bool:
 def cancel_stopped(job_id: str, processes: list[int]) -> None:
     """Slurm lets them go on until it kills them, and submitit makes use of that: they are stopped again and again."""
     subprocess.run(["scancel", job_id], check=True)
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while signal_all(processes, signal.SIGSTOP):
+        assert time.monotonic() < deadline, "Slurm has not killed it"
         time.sleep(0.01)
 
 
