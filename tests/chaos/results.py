@@ -21,7 +21,7 @@ from sortk.formats import ctm, rttm
 
 RATES = ("audio_per_second", "examples_per_second")  # of the training log: how fast this run was
 GROWING = ("log.jsonl", "study.log", "postprocess.study.log")  # written line by line; a torn last line is mended
-NOT_COMPARED = re.compile(rb'"(audio|commit|date)":"[^"]*"')  # of a report; Ogg streams have random serial numbers
+NOT_COMPARED = re.compile(rb'"(commit|date)":"[^"]*"')  # of a report
 MAY_BE_EMPTY = (".jsonl", ".rttm", ".ctm")  # of no lines
 
 
