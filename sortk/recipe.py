@@ -238,4 +238,4 @@ def _describe(hint: Any) -> str:
 
 
 def _known(what: str, names: typing.Iterable[str]) -> str:
-    return f"{what}: {', '.join(sorted(names)) or 'none'}"
+    return f"{what}: {', '.join(name[:LONGEST_KEY] for name in sorted(names)) or 'none'}"

@@ -28,6 +28,7 @@ WORD_MARK = "▁"  # how a piece begins with which a word begins
 UNKNOWN = "<unk>"
 CHANGE = "<cs>"
 TOKEN = re.compile(r"<\|?(spk\d+|cs)\|?>", re.ASCII)
+LONGEST_NAME = 200  # letters that the name of a file has
 MAX_FILE_BYTES = 64 << 20
 OWN_PAD, OWN_START, OWN_END = "<pad>", "<s>", "</s>"
 
@@ -64,7 +65,7 @@ class TokenizerSettings:
         if not all(isinstance(text, str) for text in texts) or type(settings.first_added) is not int:
             raise ValueError("not the settings of a tokenizer: text_file, end and pad are names, first_added a number")
         for name in settings.files:
-            if name != Path(name).name or name in ("", ".", ".."):
+            if name != Path(name).name or name in ("", ".", "..") or len(name) > LONGEST_NAME:
                 raise ValueError(f"a tokenizer file lies in the model folder, so {quote(name)} cannot be one")
         return settings
 

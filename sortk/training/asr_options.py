@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sortk.formats.files import quote
 from sortk.records import LATER
 from sortk.training.options import LoopOptions, check_phases
 
@@ -38,13 +39,13 @@ class AsrPhaseOptions:
         if not 0 <= self.simulated <= 1:
             raise ValueError(f"simulated must be from 0 to 1, not {self.simulated}")
         if not self.recorded and self.simulated == 0:
-            raise ValueError(f"phase {self.name!r} has nothing to learn from: neither recorded nor simulated")
+            raise ValueError(f"phase {quote(self.name)} has nothing to learn from: neither recorded nor simulated")
         if not 0 <= self.min_seconds <= self.seconds:
             raise ValueError(f"min_seconds must be from 0 to seconds ({self.seconds:g}), not {self.min_seconds:g}")
         if not self.word_weight >= 0:
             raise ValueError(f"word_weight must not be negative, not {self.word_weight}")
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
-            raise ValueError(f"{self.name!r} cannot be the name of a phase")
+            raise ValueError(f"{quote(self.name)} cannot be the name of a phase")
 
 
 @dataclass(frozen=True)

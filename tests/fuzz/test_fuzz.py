@@ -40,6 +40,8 @@ FOUND: dict[str, tuple[str, Parts]] = {
     "variants that are no tables": ("recipe", {FILE: b"variants = 3\n"}),
     "a variant that is no table": ("recipe", {FILE: b"[variants]\ndense = 3\npil = {}\n"}),
     "a variant that is not there": ("recipe", {FILE: RECIPE.replace("variants.pil", "variants.pit").encode()}),
+    "a variant of 5000 letters": ("recipe", {FILE: RECIPE.replace("variants.pil", "variants." + "x" * 5000).encode()}),
+    "a phase of 6000 letters": ("set option", {FILE: b"train_diar.phases.0.name=" + b"$(id)" * 1200}),
     "deep TOML": ("recipe", {FILE: b"seed = " + DEEP}),
     "a number of 5000 digits": ("recipe", {FILE: b"seed = " + b"9" * 5000}),
     "a key of 90000 characters": ("recipe", {FILE: b"s" * 90_000 + b" = 1"}),
