@@ -25,6 +25,7 @@ from sortk.folders import Folder
 from sortk.records import RunJobs
 from sortk.slurm.options import ClusterOptions
 from sortk.slurm.queue import requeue_this_job
+from sortk.training.signals import TrainingStopped
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,8 +54,7 @@ def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callab
     `build` makes a folder by calling the work on it, or finds that there is nothing to do. A training whose job is
     about to run out of time is queued again.
     """
-    from sortk.training.loop import TrainingStopped  # noqa: PLC0415 - torch, only if needed
-    from sortk.training.processes import join_processes, wait_for_all  # noqa: PLC0415
+    from sortk.training.processes import join_processes, wait_for_all  # noqa: PLC0415 - torch, only if needed
 
     with join_processes() as processes:
         try:

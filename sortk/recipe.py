@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sortk.corpora.registry import PrepareOptions
+from sortk.corpora.options import PrepareOptions
 from sortk.formats.files import quote
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions

@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sortk.corpora.registry import PrepareOptions, prepare_corpus
+from sortk.corpora.options import PrepareOptions
+from sortk.corpora.registry import prepare_corpus
 from sortk.folders import find_commit, write_json
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.prepare.simulate import SimulateOptions

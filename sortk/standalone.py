@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
-from sortk.corpora.registry import PrepareOptions
+from sortk.corpora.options import PrepareOptions
 from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, settings_of, write_json
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
@@ -304,8 +304,8 @@ def transcribe_files(
     on_error: Callable[[Exception], None],
 ) -> None:
     """`sortk transcribe`."""
+    from sortk.inference.dialogue import print_transcripts, write_transcript
     from sortk.inference.diarize import find_sessions
-    from sortk.inference.transcribe import print_transcripts, write_transcript
 
     sessions = find_sessions(paths)
     began, n_done, n_words = time.monotonic(), 0, 0

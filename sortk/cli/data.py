@@ -44,7 +44,7 @@ def prepare(
     Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
     """
     from sortk.cluster import choose_cluster
-    from sortk.corpora.registry import PrepareOptions
+    from sortk.corpora.options import PrepareOptions
     from sortk.folders import Folder
     from sortk.standalone import prepare_folder
 

@@ -13,20 +13,19 @@ than a piece. Without any, pieces are cut at the silences of a speech detector, 
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from sortk.formats import audio, seglst, stm
-from sortk.formats.files import FormatError, atomic_text
+from sortk.formats import audio
+from sortk.formats.files import FormatError
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
 from sortk.inference.load import LoadedDiarizer, read_asr
@@ -38,9 +37,8 @@ from sortk.models.weights import check_weights
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.posteriors import FRAME_US
 from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
-from sortk.prepare.sst import Level, SpokenWord, join_words, parse_sst
+from sortk.prepare.sst import Level, SpokenWord, parse_sst
 from sortk.prepare.syllables import approximate_word_times
-from sortk.prepare.timestamps import check_file_name
 from sortk.prepare.windows import cut_windows
 from sortk.records import Segment, Session
 
@@ -52,7 +50,6 @@ BATCH_SECONDS = {"cpu": 80.0, "cuda": 1600.0}  # of padded audio
 PIECE_SECONDS, MIN_PIECE_SECONDS = 20.0, 1.0  # the longest piece if nothing tells better: the paper's samples
 SEARCH_SHARE = 0.5  # of a piece, at its end, in which the best silence to cut at is looked for
 MIN_WORD_US = 1000
-TURN_GAP_SECONDS = 0.5  # words of a speaker with no longer pause between them are one utterance
 
 
 @dataclass(frozen=True)
@@ -346,66 +343,6 @@ def _split_batches(pieces: Sequence[Piece], batch_seconds: float) -> Iterator[li
         batch.append(piece)
     if batch:
         yield batch
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Texts for people
-
-
-def find_utterances(words: Sequence[Segment]) -> list[Segment]:
-    """What each speaker of each session says without a longer pause, in the order of sessions and starts."""
-    return [
-        utterance
-        for session_id in dict.fromkeys(word.session_id for word in words)
-        for utterance in sorted(
-            join_words([word for word in words if word.session_id == session_id], TURN_GAP_SECONDS),
-            key=lambda segment: (segment.start, segment.end),
-        )
-    ]
-
-
-def format_dialogue(words: Sequence[Segment]) -> str:
-    """`Speaker 1: ...`, a line for each turn, speakers numbered as the diarizer does, or as they come."""
-    names = {name: f"Speaker {number}" for number, name in enumerate(sorted({w.speaker for w in words}), start=1)}
-    numbered = {name: f"Speaker {int(name.removeprefix('speaker_')) + 1}" for name in names if _is_numbered(name)}
-    names |= numbered if len(numbered) == len(names) else {}
-    lines: list[tuple[str, list[str]]] = []
-    for utterance in find_utterances(words):
-        if not lines or lines[-1][0] != utterance.speaker:
-            lines.append((utterance.speaker, []))
-        lines[-1][1].append(utterance.text)
-    return "".join(f"{names[speaker]}: {' '.join(texts)}\n" for speaker, texts in lines)
-
-
-def _is_numbered(name: str) -> bool:
-    return name.startswith("speaker_") and name.removeprefix("speaker_").isdecimal()
-
-
-def write_transcript(folder: Path, session: Session, words: Sequence[Segment], style: str) -> None:
-    """FOLDER/<session>.json (seglst), .stm or .txt."""
-    suffix = "json" if style == "seglst" else style
-    path = folder / f"{check_file_name(session.session_id)}.{suffix}"
-    if style == "seglst":
-        seglst.write(path, words)
-    elif style == "stm":
-        stm.write(path, find_utterances(words))
-    else:
-        with atomic_text(path) as file:
-            file.write(format_dialogue(words))
-
-
-def print_transcripts(transcripts: Sequence[tuple[Session, Sequence[Segment]]], style: str, file: TextIO) -> None:
-    """All of them as one: a single SegLST or STM; texts have the name of the session above them if there are more."""
-    if style == "txt":
-        for session, words in transcripts:
-            heading = f"# {session.session_id}\n" if len(transcripts) > 1 else ""
-            file.write(heading + format_dialogue(words))
-        return
-    together = [word for _, words in transcripts for word in words]
-    with tempfile.TemporaryDirectory() as folder:
-        write_transcript(Path(folder), Session("all", Path("all")), together, style)
-        (written,) = Path(folder).iterdir()
-        file.write(written.read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

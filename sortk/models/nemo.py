@@ -11,7 +11,7 @@ or left out for a reason that is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +19,11 @@ from torch import Tensor, nn
 
 from sortk.models.canary import Canary, CanaryOptions, Decoder
 from sortk.models.fastconformer import FastConformer, FastConformerOptions
-from sortk.models.features import WINDOW_SAMPLES, FeatureOptions, mel_filters
-from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
+from sortk.models.features import WINDOW_SAMPLES, mel_filters
+from sortk.models.nemo_config import convert_canary, convert_encoder, convert_sortformer, find_tokenizers
+from sortk.models.nemo_names import CANARY_NAMES, EMBEDDING, OUTPUT, SORTFORMER_NAMES, Names, name_tensor
 from sortk.models.sortformer import Sortformer, SortformerOptions
-from sortk.models.transformer import TransformerOptions
 from sortk.models.weights import check_weights
-
-MAX_SIZE = 1 << 16  # of anything that is counted; no model comes near
 
 
 @dataclass(frozen=True)
@@ -123,363 +121,6 @@ def _check_decoder(tensors: Mapping[str, Tensor], decoder: Decoder) -> None:
         raise ValueError(f"tensor '{OUTPUT}.weight' is not {embedding!r}; sortk supports one for both only")
 
 
-# --- configs
-
-
-class Section:
-    """A table of the config. Who reads it says which values are supported, and in the end that nothing else is there.
-
-    A key that is left out has the default of NeMo.
-    """
-
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        table = config.get(name)
-        if not isinstance(table, dict):
-            raise ValueError(f"no section {name!r} in the model's config")
-        self.name, self._table = name, table
-        self._known = {"_target_"}
-        self._target = str(table.get("_target_", ""))
-
-    def check_class(self, name: str) -> None:
-        """The section must describe this class of NeMo."""
-        if self._target.rpartition(".")[2] != name:
-            raise ValueError(f"{self.name}._target_ is {self._target!r}; sortk supports {name} only")
-
-    def get(self, key: str, default: Any) -> Any:
-        self._known.add(key)
-        return self._table.get(key, default)
-
-    def check(self, key: str, default: Any, *supported: Any) -> None:
-        """The value must be one of these."""
-        value = self.get(key, default)
-        if value not in supported:
-            only = " or ".join(map(repr, supported))
-            raise ValueError(f"{self.name}.{key} is {value!r}; sortk supports {only} only")
-
-    def count(self, key: str, default: int | None = None, least: int = 1) -> int:
-        value = self.get(key, default)
-        if type(value) is not int or not least <= value <= MAX_SIZE:
-            raise ValueError(f"{self.name}.{key} is {value!r}, not a whole number from {least} to {MAX_SIZE}")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.get(key, default)
-        if type(value) not in (int, float) or not 0 <= value <= MAX_SIZE:
-            raise ValueError(f"{self.name}.{key} is {value!r}, not a number from 0 to {MAX_SIZE}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.get(key, default)
-        if type(value) is not bool:
-            raise ValueError(f"{self.name}.{key} is {value!r}, neither true nor false")
-        return value
-
-    def ignore(self, *keys: str) -> None:
-        """Keys that do not change what a trained model computes."""
-        self._known.update(keys)
-
-    def end(self) -> None:
-        """Whatever is left could mean anything."""
-        for key, value in self._table.items():
-            if key not in self._known:
-                raise ValueError(f"{self.name}.{key} is {value!r}; sortk does not know this setting")
-
-
-def _feature_options(config: Mapping[str, Any], gain: bool) -> FeatureOptions:
-    section = Section(config, "preprocessor")
-    section.check_class("AudioToMelSpectrogramPreprocessor")
-    section.check("sample_rate", SAMPLE_RATE, SAMPLE_RATE)
-    for key, n_samples, default in (("window_size", WINDOW_SAMPLES, 0.02), ("window_stride", HOP_SAMPLES, 0.01)):
-        in_samples = section.get(f"n_{key}", None) is not None
-        section.check(f"n_{key}", None, None, n_samples)
-        section.check(key, default, *([None] if in_samples else [n_samples / SAMPLE_RATE]))
-    section.check("window", "hann", "hann")
-    section.check("n_fft", None, None, 512)
-    section.check("preemph", 0.97, 0.97)
-    section.check("lowfreq", 0, 0)
-    section.check("highfreq", None, None, SAMPLE_RATE / 2)
-    section.check("log", True, True)
-    section.check("log_zero_guard_type", "add", "add")
-    section.check("log_zero_guard_value", 2**-24, 2**-24)
-    section.check("mag_power", 2.0, 2.0)
-    section.check("mel_norm", "slaney", "slaney")
-    section.check("normalize", "per_feature", "per_feature", "NA", None)
-    section.check("frame_splicing", 1, 1)
-    section.check("pad_value", 0, 0)
-    for key in ("exact_pad", "stft_exact_pad", "stft_conv", "use_torchaudio"):
-        section.check(key, False, False)
-    section.ignore("pad_to", "rng", "nb_augmentation_prob", "nb_max_freq")
-    options = FeatureOptions(
-        n_mels=section.count("features", 64),
-        gain=gain,
-        normalize="per_feature" if section.get("normalize", "per_feature") == "per_feature" else "none",
-        dither=section.number("dither", 1e-5),
-    )
-    section.end()
-    return options
-
-
-def _encoder_options(config: Mapping[str, Any], n_mels: int) -> FastConformerOptions:
-    section = Section(config, "encoder")
-    section.check_class("ConformerEncoder")
-    d_model, conv_kernel = section.count("d_model"), section.count("conv_kernel_size", 31)
-    section.check("feat_in", None, n_mels)
-    section.check("feat_out", -1, -1, d_model)
-    section.check("subsampling", "striding", "dw_striding")
-    section.check("subsampling_factor", 4, MEL_PER_FRAME)
-    section.check("causal_downsampling", False, False)
-    section.check("reduction", None, None)
-    section.check("self_attention_model", "rel_pos", "rel_pos")
-    section.flag("untie_biases", True)  # every layer has its own in a checkpoint, shared or not
-    section.check("att_context_size", None, None, [-1, -1], [[-1, -1]])
-    section.check("att_context_style", "regular", "regular")
-    section.check("att_chunk_context_size", None, None)
-    section.check("conv_norm_type", "batch_norm", "batch_norm")
-    section.check("conv_context_size", None, None, [conv_kernel // 2, conv_kernel // 2])
-    section.check("conv_context_style", "regular", "regular")
-    section.check("conv_dual_mode", False, False)
-    section.flag("use_bias", True)  # see `_name_absent`
-    section.ignore(
-        "att_context_probs", "dropout_pre_encoder", "dropout_emb", "dropout_att",
-        "stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer",
-    )  # fmt: skip  # of training
-    section.ignore("global_tokens", "global_tokens_spacing", "global_attn_separate", "rope_base", "rotary_fraction")
-    section.ignore("pos_emb_max_len", "reduction_position", "reduction_factor", "subsampling_conv_chunking_factor")
-    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends", "sync_max_audio_length", "use_triton")
-    as_wide = section.get("subsampling_conv_channels", -1) == -1
-    options = FastConformerOptions(
-        d_model=d_model,
-        n_layers=section.count("n_layers"),
-        n_heads=section.count("n_heads", 4),
-        ff_expansion=section.count("ff_expansion_factor", 4),
-        conv_kernel=conv_kernel,
-        subsampling_channels=d_model if as_wide else section.count("subsampling_conv_channels"),
-        scale_input=section.flag("xscaling", True),
-        dropout=section.number("dropout", 0.1),
-    )
-    section.end()
-    return options
-
-
-def _transformer_options(config: Mapping[str, Any], name: str) -> TransformerOptions:
-    section = Section(config, name)
-    section.check_class("TransformerEncoder")
-    section.check("mask_future", False, False)
-    section.check("hidden_act", "relu", "relu")
-    pre_norm = section.flag("pre_ln", False)
-    section.check("pre_ln_final_layer_norm", True, True, *([] if pre_norm else [False]))
-    section.ignore("attn_score_dropout", "attn_layer_dropout")
-    options = TransformerOptions(
-        d_model=section.count("hidden_size"),
-        n_layers=section.count("num_layers"),
-        n_heads=section.count("num_attention_heads", 1),
-        d_inner=section.count("inner_size"),
-        dropout=section.number("ffn_dropout", 0.0),
-        pre_norm=pre_norm,
-    )
-    section.end()
-    return options
-
-
-# What inference/streaming.py calls NVIDIA's settings, and their defaults.
-STREAMING_COUNTS = {
-    "chunk_len": ("chunk", 188),
-    "chunk_left_context": ("left_context", 1),
-    "chunk_right_context": ("right_context", 1),
-    "fifo_len": ("fifo", 0),
-    "spkcache_update_period": ("update_period", 188),
-    "spkcache_len": ("cache", 188),
-    "spkcache_sil_frames_per_spk": ("silence_per_speaker", 3),
-}
-STREAMING_NUMBERS = {
-    "sil_threshold": ("silence_threshold", 0.2),
-    "pred_score_threshold": ("prob_floor", 0.25),
-    "scores_boost_latest": ("recent_bonus", 0.05),
-    "strong_boost_rate": ("strong_boost", 0.75),
-    "weak_boost_rate": ("weak_boost", 1.5),
-    "min_pos_scores_rate": ("min_alone", 0.5),
-}
-
-
-def _sortformer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    whole = Section({"model": dict(config)}, "model")
-    streaming = whole.flag("streaming_mode", False)
-    whole.check("eps", 1e-3, 1e-3)  # of the gain
-    whole.check("high_resolution", False, False)
-    whole.check("output_subsampling_factor", MEL_PER_FRAME, MEL_PER_FRAME)
-    features = _feature_options(config, gain=not streaming)
-    encoder = _encoder_options(config, features.n_mels)
-    transformer = _transformer_options(config, "transformer_encoder")
-    section = Section(config, "sortformer_modules")
-    section.check_class("SortformerModules")
-    section.check("fc_d_model", 512, encoder.d_model)
-    section.check("tf_d_model", 192, transformer.d_model)
-    section.check("subsampling_factor", MEL_PER_FRAME, MEL_PER_FRAME)
-    section.check("upsample_factor", 1, 1)
-    section.check("use_learnable_sil_emb", False, False)
-    section.ignore("causal_attn_rate", "causal_attn_rc", "scores_add_rnd", "max_index", "async_desync_updates")
-    settings: dict[str, float] = {
-        ours: section.count(theirs, default, least=0) for theirs, (ours, default) in STREAMING_COUNTS.items()
-    }
-    settings |= {ours: section.number(theirs, default) for theirs, (ours, default) in STREAMING_NUMBERS.items()}
-    n_speakers, dropout = section.count("num_spks", 4), section.number("dropout_rate", 0.5)
-    section.end()
-    options = SortformerOptions(n_speakers, dropout, features, encoder, transformer)
-    converted = {"model": "sortformer", "options": options.to_json()}
-    return converted | ({"streaming": settings} if streaming else {})
-
-
-def _encoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    whole = Section({"model": dict(config)}, "model")
-    whole.check("mask_position", "pre_conv", "pre_conv")  # after the convolutions, there are others
-    features = _feature_options(config, gain=False)
-    encoder = _encoder_options(config, features.n_mels)
-    return {"model": "encoder", "options": {"features": asdict(features), "encoder": asdict(encoder)}}
-
-
-def _canary_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    features = _feature_options(config, gain=False)
-    encoder = _encoder_options(config, features.n_mels)
-    transformer = None
-    if config.get("transf_encoder") is not None and Section(config, "transf_encoder").count("num_layers", least=0):
-        transformer = _transformer_options(config, "transf_encoder")
-    section = Section(config, "transf_decoder")
-    section.check_class("get_nemo_transformer")
-    section.check("model_name", None, None)
-    section.check("pretrained", False, False)
-    section.check("encoder", None, None, False)
-    section.check("pre_ln_final_layer_norm", True, True)
-    sizes = section.get("config_dict", None)
-    section.end()
-    decoder, max_tokens = _decoder_options({"transf_decoder.config_dict": sizes})
-    sizes_of_both = Section(config, "model_defaults")
-    sizes_of_both.check("asr_enc_hidden", None, encoder.d_model)
-    sizes_of_both.check("lm_dec_hidden", None, decoder.d_model)
-    head = Section(config, "head")
-    head.check_class("TokenClassifier")
-    head.check("num_layers", 1, 1)
-    head.check("log_softmax", True, True)
-    head.check("hidden_size", None, decoder.d_model)
-    head.ignore("activation", "dropout", "use_transformer_init")
-    n_tokens = head.count("num_classes")
-    head.end()
-    options = CanaryOptions(n_tokens, max_tokens, features, encoder, transformer, decoder)
-    return {"model": "canary", "options": options.to_json()}
-
-
-def _decoder_options(config: Mapping[str, Any]) -> tuple[TransformerOptions, int]:
-    """Sizes of the decoder, and the most tokens that it counts."""
-    section = Section(config, "transf_decoder.config_dict")
-    section.check("num_token_types", 2, 0)
-    section.check("learn_positional_encodings", False, False)
-    section.check("hidden_act", "relu", "relu")
-    section.check("pre_ln", False, True)
-    section.ignore("embedding_dropout", "attn_score_dropout", "attn_layer_dropout")
-    section.ignore("vocab_size")  # NVIDIA's code takes that of the tokenizers, and the head has it
-    options = TransformerOptions(
-        d_model=section.count("hidden_size"),
-        n_layers=section.count("num_layers"),
-        n_heads=section.count("num_attention_heads"),
-        d_inner=section.count("inner_size"),
-        dropout=section.number("ffn_dropout", 0.0),
-        pre_norm=True,
-    )
-    max_tokens = section.count("max_sequence_length", 512)
-    section.end()
-    return options, max_tokens
-
-
-def _find_tokenizers(config: Mapping[str, Any]) -> dict[str, str]:
-    """NVIDIA has one sentencepiece model for everything, or one for special tokens and one for each language."""
-    section = Section(config, "tokenizer")
-    section.check("type", None, "agg", "bpe")
-    if section.get("type", None) == "bpe":
-        return {"tokenizer.model": _model_file(section)}
-    languages = section.get("langs", None)
-    if not isinstance(languages, dict) or not languages:
-        raise ValueError(f"tokenizer.langs is {languages!r}, not a table of tokenizers")
-    files = {}
-    for name in languages:
-        if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
-            raise ValueError(f"tokenizer.langs has {name!r}, which is not the name of a language")
-        inner = Section({f"tokenizer.langs.{name}": languages[name]}, f"tokenizer.langs.{name}")
-        inner.check("type", None, "bpe")
-        files[f"tokenizer.{name}.model"] = _model_file(inner)
-    return files
-
-
-def _model_file(section: Section) -> str:
-    path = section.get("model_path", None)
-    if not isinstance(path, str) or not path.startswith("nemo:"):
-        raise ValueError(f"{section.name}.model_path is {path!r}, not a file of the archive")
-    return path.removeprefix("nemo:")
-
-
-# --- tensors
-
-EMBEDDING, OUTPUT = "transf_decoder._embedding", "log_softmax.mlp.layer0"
-TRANSFORMER_NAMES = {
-    "norm_attention": "layer_norm_1",
-    "attention.query": "first_sub_layer.query_net",
-    "attention.key": "first_sub_layer.key_net",
-    "attention.value": "first_sub_layer.value_net",
-    "attention.out": "first_sub_layer.out_projection",
-    "norm_feed_forward": "layer_norm_2",
-    "feed_forward.linear1": "second_sub_layer.dense_in",
-    "feed_forward.linear2": "second_sub_layer.dense_out",
-    "norm_out": "final_layer_norm",
-}
-DECODER_NAMES = {
-    "norm_self": "layer_norm_1",
-    "self_attention.query": "first_sub_layer.query_net",
-    "self_attention.key": "first_sub_layer.key_net",
-    "self_attention.value": "first_sub_layer.value_net",
-    "self_attention.out": "first_sub_layer.out_projection",
-    "norm_cross": "layer_norm_2",
-    "cross_attention.query": "second_sub_layer.query_net",
-    "cross_attention.key": "second_sub_layer.key_net",
-    "cross_attention.value": "second_sub_layer.value_net",
-    "cross_attention.out": "second_sub_layer.out_projection",
-    "norm_feed_forward": "layer_norm_3",
-    "feed_forward.linear1": "third_sub_layer.dense_in",
-    "feed_forward.linear2": "third_sub_layer.dense_out",
-}
-Names = Mapping[str, tuple[str, Mapping[str, str]]]
-"""How our names begin -> how NVIDIA's do, and what the modules behind that are called. Others, the encoder's, agree."""
-
-SORTFORMER_NAMES: Names = {
-    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
-    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
-    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
-    "transformer.": ("transformer_encoder.", TRANSFORMER_NAMES),
-}
-CANARY_NAMES: Names = {
-    "encoder_proj.": ("encoder_decoder_proj.", {}),
-    "transformer.": ("transf_encoder.", TRANSFORMER_NAMES),
-    "decoder.embedding.": (f"{EMBEDDING}.token_embedding.", {}),
-    "decoder.norm_in.": (f"{EMBEDDING}.layer_norm.", {}),
-    "decoder.layers.": ("transf_decoder._decoder.layers.", DECODER_NAMES),
-    "decoder.norm_out.": ("transf_decoder._decoder.final_layer_norm.", {}),
-    "decoder.bias": (f"{OUTPUT}.bias", {}),
-}
-
-
-def name_tensor(ours: str, names: Names) -> str:
-    """What NVIDIA calls a tensor of ours, such as transformer.layers.0.attention.query.weight."""
-    for prefix, (theirs, modules) in names.items():
-        if ours.startswith(prefix):
-            return theirs + _name_inner(ours.removeprefix(prefix), modules)
-    return ours
-
-
-def _name_inner(ours: str, modules: Mapping[str, str]) -> str:
-    module, _, parameter = ours.rpartition(".")
-    for name, theirs in modules.items():
-        if module == name or module.endswith(f".{name}"):
-            return f"{module.removesuffix(name)}{theirs}.{parameter}"
-    return ours
-
-
 def _build_encoder(options: Mapping[str, Any]) -> nn.Module:
     encoder = FastConformer(FastConformerOptions(**options["encoder"]), options["features"]["n_mels"])
     return nn.ModuleDict({"encoder": encoder})
@@ -508,28 +149,28 @@ class _Kind:
 
 
 _SORTFORMER = _Kind(
-    _sortformer_config,
+    convert_sortformer,
     lambda options: Sortformer(SortformerOptions.from_json(options)),
     ("encoder", "transformer"),
     SORTFORMER_NAMES,
     CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
 )
 _ENCODER = _Kind(
-    _encoder_config,
+    convert_encoder,
     _build_encoder,
     ("encoder",),
     {},
     CONSTANTS | dict.fromkeys(("decoder.", "quantizer.", "mask_processor."), "only for pretraining the encoder"),
 )
 _CANARY = _Kind(
-    _canary_config,
+    convert_canary,
     lambda options: Canary(CanaryOptions.from_json(options)),
     ("encoder", "transformer", "decoder"),
     CANARY_NAMES,
     CONSTANTS
     | {f"{EMBEDDING}.position_embedding.pos_enc": "a constant that sortk computes"}
     | {f"{OUTPUT}.weight": "the embedding once more"},
-    _find_tokenizers,
+    find_tokenizers,
 )
 KINDS = {
     "SortformerEncLabelModel": _SORTFORMER,

@@ -17,15 +17,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import json
 import logging
 import math
-import signal
-import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -34,40 +30,20 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
-from sortk.formats.files import atomic_text
 from sortk.training.batches import Batch, BatchLoader
 from sortk.training.checkpoint import Checkpoints, Progress, whole
-from sortk.training.muon import Muon
+from sortk.training.optimizer import build_optimizer, freeze_parts, learning_rate
 from sortk.training.options import LoopOptions
 from sortk.training.processes import Processes, current_processes, hear_all, sum_numbers, wait_for_all
+from sortk.training.signals import Stop, TrainingStopped, stop_on_signal
+from sortk.training.training_log import RATES, Bar, Event, open_log
 
 log = logging.getLogger(__name__)
-
-SECONDS_BETWEEN_LOG_LINES = 15.0
-RATES = ("audio_per_second", "examples_per_second")
-SHOWN = ("loss", "der", "cpwer", *RATES)
 
 MAX_BAD_UPDATES = 10  # in a row, if the options do not say
 SPIKE = 4.0  # times its mean: a loss that jumps
 MEAN_UPDATES = 50  # over which that mean is taken, roughly; before that, nothing is a jump
-MAX_NAMES = 20  # of examples in a message; log.jsonl has them all
-
-
-def learning_rate(step: int, options: LoopOptions) -> float:
-    """Of the step-th update, counted from 0: a linear rise over the warm-up, then down to the minimum.
-
-    inverse_sqrt   peak sqrt(warmup / step): the paper's, which does not know where it ends
-    cosine         half a cosine from the peak to the minimum at the last step: better for short runs
-    """
-    peak, minimum, warmup = options.learning_rate, options.min_learning_rate, options.warmup_steps
-    if step < warmup:
-        return max(minimum, peak * (step + 1) / warmup)
-    if options.annealing == "inverse_sqrt":
-        return max(minimum, peak * math.sqrt(max(warmup, 1) / (step + 1)))
-    progress = min(1.0, (step - warmup) / max(1, options.steps - warmup))
-    return minimum + (peak - minimum) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Task(Protocol):
@@ -82,14 +58,6 @@ class Task(Protocol):
 
     def validate(self, device: torch.device) -> dict[str, float]:
         """Scores on held-out data; `score` among them decides what is best (lower is better)."""
-
-
-class TrainingStopped(KeyboardInterrupt):
-    """Somebody asked the run to stop; its checkpoint is written."""
-
-    def __init__(self, step: int, is_to_go_on: bool) -> None:
-        super().__init__(f"stopped by a signal at step {step}; run the same command again to go on")
-        self.is_to_go_on = is_to_go_on  # in a new job
 
 
 def train(
@@ -114,9 +82,9 @@ def train(
         run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
     with (
-        _open_log(out, phase, progress.step, processes) as training_log,
-        _stop_on_signal() as stop,
-        _Bar(progress, n_steps, processes) as bar,
+        open_log(out, phase, progress.step, processes) as training_log,
+        stop_on_signal() as stop,
+        Bar(progress, n_steps, processes) as bar,
     ):
         updates = _updates(loader, progress, options, processes)
         while progress.step < n_steps and not _is_patience_over(progress, options):
@@ -161,7 +129,7 @@ class _Run:
         self.learner = shard(copy.deepcopy(module), device) if self.is_sharded else module
         learning_task = cast(Task, self.learner)
         self.frozen = freeze_parts(learning_task.model, options.freeze)
-        self.optimizer = _build_optimizer(self.learner, options)
+        self.optimizer = build_optimizer(self.learner, options)
         self.scaler = torch.GradScaler(device.type, enabled=options.precision == "float16")
         shared = self.learner
         if processes.n > 1 and not self.is_sharded:
@@ -170,9 +138,7 @@ class _Run:
         self.compute_loss = torch.compile(shared) if options.compile else shared
         self._clock = time.monotonic()
 
-    def update(
-        self, progress: Progress, batches: Sequence[Batch], stop: _Stop
-    ) -> tuple[dict[str, float], _Event | None]:
+    def update(self, progress: Progress, batches: Sequence[Batch], stop: Stop) -> tuple[dict[str, float], Event | None]:
         """One step of the optimiser over one or more batches; numbers to log, and what was unusual about it."""
         options = self.options
         rate = learning_rate(progress.step, options)
@@ -202,7 +168,7 @@ class _Run:
 
     def _judge(
         self, progress: Progress, loss: float, norm: float, batches: Sequence[Batch], broken: Sequence[str]
-    ) -> _Event | None:
+    ) -> Event | None:
         """What is unusual about an update; ValueError if too many in a row were bad. Keeps `progress` up to date."""
         step = progress.step + 1
         fault = _find_fault(loss, norm, self.scaler)
@@ -211,12 +177,12 @@ class _Run:
             mean, progress.mean_loss = progress.mean_loss, _next_mean(progress.mean_loss, loss)
             if mean is None or step <= MEAN_UPDATES or loss < SPIKE * mean or mean <= 0:
                 return None
-            event = _Event(f"the loss jumped to {loss:.3g}, {loss / mean:.1f} times its mean", _names(batches))
+            event = Event(f"the loss jumped to {loss:.3g}, {loss / mean:.1f} times its mean", _names(batches))
             self._tell(step, event)
             return event
         # All batches of an update share its gradients, but a loss is one batch's own.
         named = tuple(name for names in hear_all(tuple(broken)) for name in names)
-        event = _Event(fault, named or _names(batches), skipped=True)
+        event = Event(fault, named or _names(batches), skipped=True)
         progress.bad_updates += 1
         allowed = self.options.max_bad_updates or MAX_BAD_UPDATES
         if progress.bad_updates >= allowed:
@@ -228,7 +194,7 @@ class _Run:
         self._tell(step, event)
         return event
 
-    def _tell(self, step: int, event: _Event) -> None:
+    def _tell(self, step: int, event: Event) -> None:
         if self.processes.leads:
             done = "; the update is skipped" if event.skipped else ""
             log.warning("step %d: %s, of %s%s", step, event.what, event.list_names(), done)
@@ -284,19 +250,6 @@ class _Run:
         return torch.autocast(self.device.type, getattr(torch, self.options.precision))
 
 
-@dataclass(frozen=True)
-class _Event:
-    """What is unusual about an update."""
-
-    what: str
-    names: tuple[str, ...]  # of the examples in it
-    skipped: bool = False
-
-    def list_names(self) -> str:
-        more = len(self.names) - MAX_NAMES
-        return ", ".join(self.names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def _find_fault(loss: float, norm: float, scaler: torch.GradScaler) -> str:
     """Why an update must not be made; empty if nothing is wrong.
 
@@ -334,48 +287,6 @@ def shard(module: nn.Module, device: torch.device) -> nn.Module:
     return module
 
 
-def _build_optimizer(module: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:
-    if options.optimizer == "muon":
-        return Muon(module, options.learning_rate, options.weight_decay)
-    weights = [weight for weight in module.parameters() if weight.requires_grad]
-    return torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
-
-
-def freeze_parts(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """Only the other parts of the model learn; returns those that do not."""
-    parts = dict(model.named_modules())
-    for name in names:
-        if name not in parts:
-            known = ", ".join(child for child, _ in model.named_children())
-            raise ValueError(f"freeze: the model has no part {name!r}; its parts are {known}")
-    for weight_name, weight in model.named_parameters():
-        weight.requires_grad_(not any(weight_name.startswith(f"{name}.") for name in names))
-    return [parts[name] for name in names]
-
-
-class _Bar(contextlib.AbstractContextManager["_Bar"]):
-    """Progress: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, progress: Progress, n_steps: int, processes: Processes) -> None:
-        self._progress, self._n_steps, self._leads = progress, n_steps, processes.leads
-        self.scores: dict[str, float] = {}  # of the last validation
-        is_seen = sys.stderr.isatty() and processes.leads
-        self._bar = tqdm(total=n_steps, initial=progress.step, disable=not is_seen, leave=False, unit="step")
-        self._last_line = time.monotonic()
-
-    def __exit__(self, *about: object) -> None:
-        self._bar.close()
-
-    def show(self, numbers: dict[str, float]) -> None:
-        self._bar.update()
-        shown = numbers | self.scores
-        text = ", ".join(f"{name} {shown[name]:.3g}" for name in SHOWN if name in shown)
-        self._bar.set_postfix_str(text, refresh=False)
-        if self._leads and self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
-            log.info("step %d of %d: %s", self._progress.step, self._n_steps, text)
-            self._last_line = time.monotonic()
-
-
 def _updates(
     loader: BatchLoader, progress: Progress, options: LoopOptions, processes: Processes
 ) -> Iterator[list[Batch]]:
@@ -402,107 +313,3 @@ def _note_score(progress: Progress, score: float) -> None:
 
 def _is_patience_over(progress: Progress, options: LoopOptions) -> bool:
     return 0 < options.patience <= progress.validations_since_best
-
-
-class TrainingLog:
-    """log.jsonl: a line of numbers now and then. Lines after the checkpoint that a phase goes on from are dropped.
-
-    If TensorBoard is installed, it can show the same curves (log/tensorboard).
-    """
-
-    def __init__(self, out: Path, phase: str, from_step: int) -> None:
-        self._phase, path = phase, out / "log.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        with atomic_text(path) as file:
-            file.writelines(f"{line}\n" for line in lines if _is_kept(line, phase, from_step))
-        self._file = path.open("a", encoding="utf-8")
-        self._board = _open_board(out / "log" / "tensorboard" / phase, from_step)
-
-    def __enter__(self) -> TrainingLog:
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
-
-    def write(self, step: int, numbers: dict[str, float]) -> None:
-        self._file.write(json.dumps({"phase": self._phase, "step": step} | numbers) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(name, value, step)
-
-    def note(self, step: int, event: _Event) -> None:
-        """What was unusual about a step, with all examples in it."""
-        key = "skipped" if event.skipped else "spike"
-        fields = {"phase": self._phase, "step": step, key: event.what, "examples": event.names}
-        self._file.write(json.dumps(fields) + "\n")
-        self._file.flush()
-
-
-class _NoLog(contextlib.AbstractContextManager["_NoLog"]):
-    """Of the processes that do not lead."""
-
-    def __exit__(self, *about: object) -> None: ...
-    def write(self, step: int, numbers: dict[str, float]) -> None: ...
-    def note(self, step: int, event: _Event) -> None: ...
-
-
-def _open_log(out: Path, phase: str, from_step: int, processes: Processes) -> TrainingLog | _NoLog:
-    return TrainingLog(out, phase, from_step) if processes.leads else _NoLog()
-
-
-def _open_board(folder: Path, from_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it may not be installed
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=from_step + 1)
-
-
-def _is_kept(line: str, phase: str, from_step: int) -> bool:
-    try:
-        fields = json.loads(line)
-        return bool(fields["phase"] != phase or fields["step"] <= from_step)
-    except (ValueError, KeyError, TypeError):
-        return False  # the half line of a killed run
-
-
-@dataclass
-class _Stop:
-    """A signal may reach one process only, at any time; all stop after the same step."""
-
-    got_signal: bool = False  # this process
-    got_notice: bool = False  # it was SIGUSR1
-    requested: bool = False  # all processes agree
-    is_to_go_on: bool = False  # in a new job
-
-    def as_numbers(self) -> dict[str, float]:
-        return {"stop": float(self.got_signal), "go_on": float(self.got_notice)}
-
-    def agree(self, sums: dict[str, float]) -> dict[str, float]:
-        """What came of `as_numbers` in all processes; the other numbers."""
-        self.requested, self.is_to_go_on = sums["stop"] > 0, sums["go_on"] > 0
-        return {name: value for name, value in sums.items() if name not in ("stop", "go_on")}
-
-
-@contextlib.contextmanager
-def _stop_on_signal() -> Iterator[_Stop]:
-    """SIGTERM and SIGUSR1 end the run after the present step, with a checkpoint.
-
-    SIGUSR1 is Slurm's notice that the job's time is nearly over, so it wants to be queued again. SIGTERM is left to
-    whom it comes from: Slurm requeues by itself what it preempts, and what is cancelled shall not come back.
-    """
-    stop = _Stop()
-
-    def request(number: int, frame: object) -> None:
-        stop.got_signal = True
-        stop.got_notice = stop.got_notice or number == signal.SIGUSR1
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,8 +9,9 @@ import pytest
 from spheres import write_call
 
 from sortk.corpora import ch109
+from sortk.corpora.options import PrepareOptions
 from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import PrepareOptions, prepare_corpus
+from sortk.corpora.registry import prepare_corpus
 from sortk.formats import manifest, uem
 from sortk.formats.annotation import session_segments
 from sortk.records import Region, Segment

@@ -9,8 +9,9 @@ import pytest
 import soundfile
 
 from sortk.corpora import dihard3
+from sortk.corpora.options import CorpusChoice, PrepareOptions
 from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import CorpusChoice, PrepareOptions, prepare_corpus
+from sortk.corpora.registry import prepare_corpus
 from sortk.formats import manifest
 from sortk.records import Region, Segment
 

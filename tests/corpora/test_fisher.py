@@ -9,8 +9,9 @@ import pytest
 from spheres import write_call, write_sphere
 
 from sortk.corpora import fisher
+from sortk.corpora.options import PrepareOptions
 from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import PrepareOptions, prepare_corpus
+from sortk.corpora.registry import prepare_corpus
 from sortk.formats import manifest, rttm, seglst
 from sortk.records import Segment
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sortk.corpora.miniature import WRITERS, Studio
-from sortk.corpora.registry import CorpusChoice, PrepareOptions, find_corpus, prepare_corpus
+from sortk.corpora.options import CorpusChoice, PrepareOptions
+from sortk.corpora.registry import find_corpus, prepare_corpus
 from sortk.formats import audio, manifest, mixlist, sources
 from sortk.formats.annotation import session_segments
 from sortk.records import Source

@@ -11,17 +11,9 @@ from click.testing import CliRunner
 from sortk.cli import main
 from sortk.corpora import registry
 from sortk.corpora.espeak import EspeakOptions
+from sortk.corpora.options import CorpusChoice, PrepareOptions
 from sortk.corpora.recorded import Parts, Published, Recorded, find_parts
-from sortk.corpora.registry import (
-    CORPORA,
-    Contents,
-    Corpus,
-    CorpusChoice,
-    Order,
-    PrepareOptions,
-    SplitSummary,
-    prepare_corpus,
-)
+from sortk.corpora.registry import CORPORA, Contents, Corpus, Order, SplitSummary, prepare_corpus
 from sortk.formats import audio, manifest, mixlist, rttm, seglst, sources, uem
 from sortk.formats.mixlist import Delayed, Mixture
 from sortk.records import Region, Segment, Source

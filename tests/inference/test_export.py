@@ -14,7 +14,8 @@ from torch import Tensor
 from sortk.cli import main
 from sortk.formats.model_folder import save_model
 from sortk.inference import export
-from sortk.inference.export import FeatureGraph, GraphState, OfflineGraph, Session, StepGraph, fill, write_graph
+from sortk.inference.export import Session, write_graph
+from sortk.inference.export_graphs import FeatureGraph, GraphState, OfflineGraph, StepGraph, fill
 from sortk.inference.streaming import StreamingOptions, StreamingSortformer, StreamingState
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions

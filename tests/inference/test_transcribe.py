@@ -17,6 +17,7 @@ from sortk.formats import audio, manifest, seglst
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
 from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
+from sortk.inference.dialogue import find_utterances, format_dialogue
 from sortk.inference.diarize import Diarizer
 from sortk.inference.load import LoadedDiarizer
 from sortk.inference.transcribe import (
@@ -24,8 +25,6 @@ from sortk.inference.transcribe import (
     TranscribeOptions,
     Transcriber,
     find_active,
-    find_utterances,
-    format_dialogue,
     lay_words,
     load_transcriber,
     order_by_arrival,

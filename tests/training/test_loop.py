@@ -15,8 +15,10 @@ from toys import ToySource, ToyTask
 
 from sortk.formats.files import FormatError
 from sortk.training.batches import BatchLoader
-from sortk.training.loop import TrainingStopped, learning_rate, train
+from sortk.training.loop import train
+from sortk.training.optimizer import learning_rate
 from sortk.training.options import LoopOptions
+from sortk.training.signals import TrainingStopped
 
 OPTIONS = LoopOptions(steps=20, learning_rate=1e-2, warmup_steps=4, validate_every=5, checkpoint_every=5, log_every=1)
 CPU = torch.device("cpu")

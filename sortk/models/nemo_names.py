@@ -1,0 +1,67 @@
+"""Which of NVIDIA's tensors is which of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EMBEDDING, OUTPUT = "transf_decoder._embedding", "log_softmax.mlp.layer0"
+TRANSFORMER_NAMES = {
+    "norm_attention": "layer_norm_1",
+    "attention.query": "first_sub_layer.query_net",
+    "attention.key": "first_sub_layer.key_net",
+    "attention.value": "first_sub_layer.value_net",
+    "attention.out": "first_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_2",
+    "feed_forward.linear1": "second_sub_layer.dense_in",
+    "feed_forward.linear2": "second_sub_layer.dense_out",
+    "norm_out": "final_layer_norm",
+}
+DECODER_NAMES = {
+    "norm_self": "layer_norm_1",
+    "self_attention.query": "first_sub_layer.query_net",
+    "self_attention.key": "first_sub_layer.key_net",
+    "self_attention.value": "first_sub_layer.value_net",
+    "self_attention.out": "first_sub_layer.out_projection",
+    "norm_cross": "layer_norm_2",
+    "cross_attention.query": "second_sub_layer.query_net",
+    "cross_attention.key": "second_sub_layer.key_net",
+    "cross_attention.value": "second_sub_layer.value_net",
+    "cross_attention.out": "second_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_3",
+    "feed_forward.linear1": "third_sub_layer.dense_in",
+    "feed_forward.linear2": "third_sub_layer.dense_out",
+}
+Names = Mapping[str, tuple[str, Mapping[str, str]]]
+"""How our names begin -> how NVIDIA's do, and what the modules behind that are called. Others, the encoder's, agree."""
+
+SORTFORMER_NAMES: Names = {
+    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
+    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
+    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
+    "transformer.": ("transformer_encoder.", TRANSFORMER_NAMES),
+}
+CANARY_NAMES: Names = {
+    "encoder_proj.": ("encoder_decoder_proj.", {}),
+    "transformer.": ("transf_encoder.", TRANSFORMER_NAMES),
+    "decoder.embedding.": (f"{EMBEDDING}.token_embedding.", {}),
+    "decoder.norm_in.": (f"{EMBEDDING}.layer_norm.", {}),
+    "decoder.layers.": ("transf_decoder._decoder.layers.", DECODER_NAMES),
+    "decoder.norm_out.": ("transf_decoder._decoder.final_layer_norm.", {}),
+    "decoder.bias": (f"{OUTPUT}.bias", {}),
+}
+
+
+def name_tensor(ours: str, names: Names) -> str:
+    """What NVIDIA calls a tensor of ours, such as transformer.layers.0.attention.query.weight."""
+    for prefix, (theirs, modules) in names.items():
+        if ours.startswith(prefix):
+            return theirs + _name_inner(ours.removeprefix(prefix), modules)
+    return ours
+
+
+def _name_inner(ours: str, modules: Mapping[str, str]) -> str:
+    module, _, parameter = ours.rpartition(".")
+    for name, theirs in modules.items():
+        if module == name or module.endswith(f".{name}"):
+            return f"{module.removesuffix(name)}{theirs}.{parameter}"
+    return ours
