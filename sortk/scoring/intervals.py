@@ -142,7 +142,11 @@ class Reference:
         """Of one session: weights (evaluated, and scored by region; intervals), refs and hyps (intervals, speakers)."""
         common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
         scored_common_us = common_us[1:].sum(axis=0)
-        (ref, hyp), _ = _map_speakers(common_us[0] if self.options.scorer == "nist" else scored_common_us)
+        mapped_us = common_us[0] if self.options.scorer == "nist" else scored_common_us
+        # Between equally good mappings, speakers of other sessions (zeros here) must not decide: JER depends on which.
+        met = np.ix_(mapped_us.any(axis=1), mapped_us.any(axis=0))
+        (row, column), _ = _map_speakers(mapped_us[met])
+        ref, hyp = met[0][row, 0], met[1][0, column]
 
         correct = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # by region
         regions = {

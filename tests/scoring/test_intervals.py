@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyannote.core import Annotation, Timeline
 from pyannote.core import Segment as Span
@@ -75,6 +75,17 @@ def test_jer_is_pyannotes(seed: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
+@example(  # b may be w or x: their time in common is the same
+    [([], [Segment("s", "y", 0.0, 0.01)])]
+    + [
+        (
+            [Segment("s", "b", 0.02, 0.03), Segment("s", "c", 0.0, 0.01)],
+            [Segment("s", "w", 0.02, 0.03), Segment("s", "x", 0.01, 0.03)],
+        )
+    ],
+    DerOptions(0.0, False, "fast"),
+    False,
+)
 @given(st.lists(sides, max_size=4), options, st.booleans())
 def test_many_sessions_at_once_are_as_each_alone(
     sessions: list[tuple[list[Segment], list[Segment]]], options: DerOptions, nist: bool
