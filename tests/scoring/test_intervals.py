@@ -75,13 +75,13 @@ def test_jer_is_pyannotes(seed: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@example(  # b may be w or x: their time in common is the same
-    [([], [Segment("s", "y", 0.0, 0.01)])]
-    + [
+@example(  # in the second, b may be w or x: the time in common is the same
+    [
+        ([], [Segment("s", name, 0.0, 0.01) for name in "wxy"]),
         (
-            [Segment("s", "b", 0.02, 0.03), Segment("s", "c", 0.0, 0.01)],
+            [Segment("s", "a", 0.0, 0.0), Segment("s", "b", 0.02, 0.03), Segment("s", "c", 0.0, 0.01)],
             [Segment("s", "w", 0.02, 0.03), Segment("s", "x", 0.01, 0.03)],
-        )
+        ),
     ],
     DerOptions(0.0, False, "fast"),
     False,
