@@ -57,8 +57,11 @@ def test_every_variant_loads_and_every_row_is_one(name: str) -> None:
         assert set(rows.values()) <= {"", *known}
 
 
-def test_audiomnist(tmp_path: Path) -> None:
-    run("audiomnist", tmp_path, "--variant", "debug")
+def test_audiomnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-3f9c")
+    result = run("audiomnist", tmp_path, "--variant", "debug")
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]  # logs and the report among them
+    assert not any(b"hunter2-3f9c" in content for content in [*written, result.output.encode()])
     measured = scores(tmp_path, "debug")
     assert len(measured["der"]) == 2 and len(measured["wer"]) == 2
     texts = [sample.text or "" for sample in manifest.read(tmp_path / "variant-debug" / "04-sst" / "train.jsonl")]

@@ -104,7 +104,10 @@ def watch_run(*arguments: str, view: Path) -> Iterator[subprocess.Popen[bytes]]:
         running.wait()
 
 
-def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path, tmp_path: Path) -> None:
+def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-3f9c")
     arguments = (*DEBUG, "--exp", str(tmp_path), "--cluster", "slurm", "--nj", "4")
     there, view = tmp_path / "variant-debug", tmp_path / "view"
     with watch_run(*arguments, view=view) as running:
@@ -125,6 +128,8 @@ def test_all_stages_give_the_same_on_slurm_though_two_shards_are_lost(here: Path
     assert {killed[0]} <= lost <= {killed[0], cancelled[0]}
     check_equal_bytes(here, there)
     check_equal_scores(here, there)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]  # scripts and logs of jobs, too
+    assert not [path for path in written if b"hunter2-3f9c" in path.read_bytes()]
 
 
 def check_equal_bytes(here: Path, there: Path) -> None:
