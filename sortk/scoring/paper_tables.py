@@ -94,11 +94,13 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
 
 
 def _der_cells(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The DER of a test set by number of speakers, and of all of it if there are several numbers."""
+    """The DER of a test set by number of speakers, of all of it if there are several numbers, and how sure it is."""
     rates = {f"{entry['test_set']} {n} spk": counts["der"] for n, counts in entry["by_speakers"].items()}
     if len(rates) != 1:
         rates[f"{entry['test_set']} all"] = entry["overall"]["der"]
-    return {name: NOT_MEASURED if der is None else percent(der) for name, der in rates.items()}
+    cells = {name: NOT_MEASURED if der is None else percent(der) for name, der in rates.items()}
+    interval = entry["overall"].get("der_interval_95")
+    return cells | ({f"{entry['test_set']} 95 %": " to ".join(map(percent, interval))} if interval else {})
 
 
 def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:

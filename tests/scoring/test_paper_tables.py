@@ -116,3 +116,11 @@ def _plain(table: str) -> str:
     """One line per row of a LaTeX table, numbers of \\multirow as they stand."""
     rows = table.replace("\n", " ").split(r"\\")
     return "\n".join(re.sub(r"\\multirow\{\d\}\{\*\}\{([^{}]*)\}", r"\1", row) for row in rows)
+
+
+def test_table_1_says_how_sure_a_rate_is() -> None:
+    entry = der("none", {"2": 0.1}, 0.1)
+    entry["overall"]["der_interval_95"] = [0.08, 0.125]
+    text = account(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
+    assert cells(text, "system")[2:4] == ["test 2 spk", "test 95 %"]
+    assert cells(text, "Sortformer-PIL")[2:4] == ["10.00", "8.00 to 12.50"]
