@@ -7,16 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tones import RATE, tone
 
 from sortk.formats import audio
 from sortk.records import Source, Word
-
-RATE = 16000
-
-
-def tone(seconds: float, level: float = 0.1, hertz: float = 220.0) -> np.ndarray:
-    time = np.arange(round(seconds * RATE)) / RATE
-    return (level * np.sqrt(2) * np.sin(2 * np.pi * hertz * time)).astype(np.float32)
 
 
 @pytest.fixture

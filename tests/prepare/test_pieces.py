@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tone
+from tones import tone
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
