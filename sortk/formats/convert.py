@@ -10,7 +10,7 @@ from pathlib import Path
 from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
 from sortk.formats.annotation import annotated
 from sortk.formats.detect import detect
-from sortk.formats.files import files_in, is_file, is_token, quote, read_lines
+from sortk.formats.files import FormatError, files_in, is_file, is_token, quote, read_lines
 from sortk.records import Segment, Session
 
 __all__ = ["Material", "convert", "detect", "load", "stream_segments"]
@@ -37,13 +37,22 @@ def convert(source: Path, target: Path, to: str) -> None:
     if to not in (*WRITERS, *CORPORA):
         raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
     material = load(source)
+    try:
+        _write(target, material, to)
+    except FormatError:
+        raise  # it names a file
+    except ValueError as error:
+        raise FormatError(source, None, f"cannot be written as {to}: {error}") from None
+
+
+def _write(target: Path, material: Material, to: str) -> None:
     if to in CORPORA:
         _write_corpus(target, material, to)
         return
     if material.sessions and not material.segments:
-        raise ValueError(f"{source}: names audio, but no segments (rttm, ctm or seglst) that {to} could hold")
+        raise ValueError("it names audio, but no segments (rttm, ctm or seglst) to write")
     if to == "ctm" and not all(is_token(segment.text) for segment in material.segments):
-        raise ValueError(f"{source}: ctm needs one word per segment; `sortk timestamps` splits segments into words")
+        raise ValueError("that needs one word per segment; `sortk timestamps` splits segments into words")
     WRITERS[to](target, material.segments)
 
 

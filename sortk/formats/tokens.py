@@ -173,7 +173,8 @@ class Tokenizer:
             return self.change
         speaker = int(name.removeprefix("spk"))
         if speaker >= len(self.speakers):
-            raise ValueError(f"the text holds <{name}>, but this tokenizer knows {len(self.speakers)} speakers")
+            token = quote(f"<{name}>")
+            raise ValueError(f"the text holds {token}, but this tokenizer knows {len(self.speakers)} speakers")
         return self.speakers[speaker]
 
     def _speller_of(self, token: int) -> tuple[str, int | None]:

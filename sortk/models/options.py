@@ -45,11 +45,18 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return None if value is None else _convert(choices[0], value, where)
     if origin is Literal and isinstance(value, str) and value in choices:
         return value
-    if hint is float and type(value) in (int, float) and math.isfinite(value):
+    if hint is float and type(value) in (int, float) and _is_finite(value):
         return float(value)
     if hint in (int, bool) and type(value) is hint:
         return value
     raise ValueError(f"{where} is {_shorten(value)}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
 
 
 def _shorten(value: Any) -> str:

@@ -69,7 +69,7 @@ def test_unknown_characters_become_a_word_of_their_own() -> None:
 
 
 def test_unknown_speakers_are_errors() -> None:
-    with pytest.raises(ValueError, match="the text holds <spk3>, but this tokenizer knows 3 speakers"):
+    with pytest.raises(ValueError, match="the text holds '<spk3>', but this tokenizer knows 3 speakers"):
         TOKENIZER.encode("<spk3> one")
 
 

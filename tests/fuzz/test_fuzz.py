@@ -69,6 +69,10 @@ FOUND: dict[str, tuple[str, Parts]] = {
         {FILE: b'{"audio_filepath": "a.wav", "ctm_filepath": "/proc/self/mem"}'},
     ),
     "audio whose disk fails": ("named files", {FILE: b'{"audio_filepath": "/proc/self/mem"}'}),
+    "a session that is a byte order mark": (
+        "named files",
+        {FILE: '{"session_id": "\ufeff", "audio_filepath": "a.wav", "rttm_filepath": "a.rttm"}'.encode()},
+    ),
     "a gigabyte in a megabyte": ("gzip", {FILE: b"".join([gzip.compress(bytes(1 << 26))] * 16)}),
 }
 
@@ -84,6 +88,13 @@ def test_a_model_of_layers_that_nobody_can_build(size: bytes, folder: Path) -> N
     parts = dict(TARGETS["model folder"].seeds()[0])
     parts["config.json"] = parts["config.json"].replace(b'"n_layers": 1', b'"n_layers": ' + size)
     assert try_input(TARGETS["model folder"], parts, folder) == (False, "")
+
+
+def test_a_share_of_more_than_any_float_holds(folder: Path) -> None:
+    parts = dict(TARGETS["model folder"].seeds()[0])
+    config = parts["config.json"].replace(b'"dropout": 0.', b'"dropout": ' + b"9" * 400, 1)
+    assert config != parts["config.json"]
+    assert try_input(TARGETS["model folder"], parts | {"config.json": config}, folder) == (False, "")
 
 
 def test_two_channels_as_loud_as_numbers_go(folder: Path) -> None:

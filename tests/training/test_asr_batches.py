@@ -146,5 +146,5 @@ def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
     refuse("session s0 has no text, so nothing can be learned from it", text=None)
     refuse("session s0 has no duration", duration=None)
     refuse("session s0 names no RTTM, so that who speaks is not known", rttm_path=None)
-    refuse("session s0: the text holds <spk7>, but this tokenizer knows 2 speakers", text="<spk7> one")
+    refuse("session s0: the text holds '<spk7>', but this tokenizer knows 2 speakers", text="<spk7> one")
     refuse("session s0: its text has .* tokens, more than the 60 that the decoder can count", text="one " * 60)
