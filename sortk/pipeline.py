@@ -153,6 +153,9 @@ class Experiment:
 
         def work(out: Path) -> None:
             stage.run(StageRun(self.recipe, inputs, out, run_jobs))
+            for folder in inputs.values():
+                if not folder.is_dir():  # a stage may take what is gone for empty
+                    raise FileNotFoundError(f"{folder} vanished while {stage.title} ran; put it back and run it again")
 
         with contextlib.ExitStack() as reading:  # nobody may replace an input while it is being read
             for name, folder in folders.items():

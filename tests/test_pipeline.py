@@ -136,3 +136,18 @@ def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     stages = (STAGES[0], replace(STAGES[1], run=read_slowly))
     Experiment(stages, make_recipe(), tmp_path).run(stages[1], map)
     assert other.run(STAGES[0], map, force=True)
+
+
+def test_a_stage_whose_input_vanishes_is_not_done(tmp_path: Path) -> None:
+    def lose_input(run: StageRun) -> None:
+        copy_input(run)
+        run.inputs["first"].rename(tmp_path / "away")
+
+    stages = (STAGES[0], replace(STAGES[1], run=lose_input))
+    experiment = Experiment(stages, make_recipe(), tmp_path)
+    experiment.run(stages[0], map)
+    with pytest.raises(FileNotFoundError, match=r"00-first vanished while stage 1 \(second\) ran; put it back"):
+        experiment.run(stages[1], map)
+    assert not (tmp_path / "01-second").exists()
+    (tmp_path / "away").rename(tmp_path / "00-first")
+    assert Experiment(STAGES, make_recipe(), tmp_path).run(STAGES[1], map)

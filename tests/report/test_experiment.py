@@ -13,11 +13,8 @@ from click.testing import CliRunner
 from small_experiment import COLLAR, write_experiment
 
 from sortk.cli import main
-from sortk.pipeline import StageRun
-from sortk.recipe import load_recipe
 from sortk.report.experiment import Budget, format_report, open_experiment, worst_middle_best
 from sortk.report.page import encode_data, format_page
-from sortk.stages import _report_scores
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +150,3 @@ def test_no_text_can_leave_the_data() -> None:
 
 def test_the_collar_of_the_scores_is_used(page: str) -> None:
     assert data_of(page)["der"][0]["settings"]["collar"] == COLLAR
-
-
-def test_stage_8_fails_if_an_input_vanishes_meanwhile(made_up: Path, tmp_path: Path) -> None:
-    exp = tmp_path / "exp"
-    shutil.copytree(made_up, exp)
-    inputs = {"simulate": exp / "01-simulate", "train-diar": exp / "05-train-diar"}
-    run = StageRun(load_recipe("mini"), inputs, exp / "08-score", map)
-    _report_scores(run)
-    (exp / "05-train-diar").rename(exp / "away")
-    with pytest.raises(FileNotFoundError, match="05-train-diar vanished while stage 8 ran; put it back"):
-        _report_scores(run)
