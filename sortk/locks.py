@@ -47,6 +47,14 @@ def hold_for_reading(path: Path, title: str) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def clear_left(path: Path) -> None:
+    """Removes the file that a killed process has left; not if somebody holds it."""
+    with contextlib.suppress(OSError), path.open("r", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else it is another's by now
+            path.unlink()
+
+
 def find_writer(path: Path) -> str:
     """Who writes right now; empty if nobody does."""
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sortk.cluster import build_together, in_company
 from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped, settings_of
-from sortk.locks import hold_for_reading
+from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages
@@ -143,6 +143,8 @@ class Experiment:
         """Runs the stage; False if it was done already."""
         if not force and self.status(stage).state == "done":
             say_skipped(stage.title, self.folder(stage))
+            for known in (stage, *self.inputs(stage)):  # who did it may have been killed right after
+                clear_left(self.folder(known).lock)
             return False
         if missing := self.missing_input(stage):
             raise ValueError(f"{stage.title} reads {missing}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sortk.folders import settings_of
+from sortk.locks import hold_for_reading
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.recipe import Recipe
 from sortk.records import LATER
@@ -151,3 +152,17 @@ def test_a_stage_whose_input_vanishes_is_not_done(tmp_path: Path) -> None:
     assert not (tmp_path / "01-second").exists()
     (tmp_path / "away").rename(tmp_path / "00-first")
     assert Experiment(STAGES, make_recipe(), tmp_path).run(STAGES[1], map)
+
+
+def test_a_lock_that_a_killed_run_has_left_is_cleared_by_who_skips_the_stage(tmp_path: Path) -> None:
+    experiment = Experiment(STAGES, make_recipe(), tmp_path)
+    run_all(experiment)
+    locks = [experiment.folder(stage).lock for stage in STAGES]
+    for lock in locks:
+        lock.touch()
+    with hold_for_reading(locks[0], "stage 0"):
+        assert not experiment.run(STAGES[1], map)
+        assert [lock.exists() for lock in locks] == [True, False]  # the first is in use
+    locks[0].touch()
+    assert not experiment.run(STAGES[1], map)
+    assert not locks[0].exists()
