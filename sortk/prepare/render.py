@@ -257,9 +257,20 @@ def change_speed(samples: Float32, speed: float) -> Float32:
         return samples
     from scipy.signal import resample_poly  # noqa: PLC0415 - slow to import, rarely needed
 
+    up, down, taps = _speed_filter(speed)
+    resampled: Float32 = resample_poly(samples, up, down, window=taps)  # type: ignore[call-overload]  # stubs: no taps
+    return resampled.astype(np.float32, copy=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _speed_filter(speed: float) -> tuple[int, int, Float32]:
+    """Rates, and the low-pass that resample_poly would design by itself, anew for every piece: most of its time."""
+    from scipy.signal import firwin  # noqa: PLC0415
+
     ratio = Fraction(speed).limit_denominator(100)
-    resampled: Float32 = resample_poly(samples, ratio.denominator, ratio.numerator).astype(np.float32, copy=False)
-    return resampled
+    highest = max(ratio.denominator, ratio.numerator)
+    taps = firwin(20 * highest + 1, 1 / highest, window=("kaiser", 5.0))
+    return ratio.denominator, ratio.numerator, taps.astype(np.float32)
 
 
 def _fade(samples: Float32, n_in: int, n_out: int) -> None:
