@@ -139,7 +139,7 @@ def _start_worker(pickled_work: bytes, n_threads: int, parent: int) -> None:
     # Before numpy or torch is loaded with the work: workers that use all cores each wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers in order
-    _die_with(parent)
+    die_with(parent)
     _work_of_this_worker = pickle.loads(pickled_work)
 
 
@@ -148,7 +148,7 @@ def _run_in_worker(item: Any) -> Any:
     return _work_of_this_worker(item)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """A parent that dies by kill -9 must not leave workers that go on writing, or wait for work for ever."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1

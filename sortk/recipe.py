@@ -218,6 +218,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise ValueError(f"{where} is {quote(value)}; it must be one of {', '.join(map(str, arguments))}")
         return value
+    if origin is tuple and arguments[0] is str and isinstance(value, str):
+        return (value,)
     if origin is tuple and isinstance(value, list):
         return tuple(_convert(arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):

@@ -61,7 +61,7 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
     for table in (option.name for option in fields(TableOptions)):
-        for name, row_variant in getattr(base.tables, table).items():
+        for name, row_variant in _list_rows(base.tables, table):
             stacked = "+".join(filter(None, (variant, row_variant)))
             try:
                 experiment = open_experiment(recipe, exp, overrides, stacked)
@@ -80,6 +80,12 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
     return Plan(base.name, rows, notes)
+
+
+def _list_rows(tables: TableOptions, table: str) -> list[tuple[str, str]]:
+    """Name and variant of each row; a row of several variants once for each."""
+    rows: dict[str, str | tuple[str, ...]] = getattr(tables, table)
+    return [(name, one) for name, given in rows.items() for one in ([given] if isinstance(given, str) else given)]
 
 
 def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,13 +45,17 @@ class _Chosen:
     def open_experiment(self) -> Experiment:
         return _open_experiment(self.recipe, self.exp, self.overrides, self.variant)
 
-    def command(self, stage: Stage, variant: str, root: Path, force: bool) -> list[str]:
-        """What the job of a stage runs."""
-        line = [sys.executable, "-m", "sortk", "stage", str(stage.number), "--recipe", self.recipe]
+    def arguments(self, stage: Stage, experiment: Experiment, force: bool) -> list[str]:
+        """What another process is told, to run a stage of a variant."""
         settings = [argument for override in self.overrides for argument in ("--set", override)]
-        chosen = ["--variant", variant] if variant else []
+        variant = ["--variant", experiment.variant] if experiment.variant else []
+        where = ["--recipe", self.recipe, *settings, *variant, "--exp", str(experiment.root)]
+        return ["stage", str(stage.number), *where, *(["--force"] if force else [])]
+
+    def command(self, stage: Stage, experiment: Experiment, force: bool) -> list[str]:
+        """What the job of a stage runs."""
         jobs = [] if stage.trains else ["--nj", str(self.nj), "--cluster", "slurm"]
-        return [*line, *settings, *chosen, "--exp", str(root), *jobs, *(["--force"] if force else [])]
+        return [sys.executable, "-m", "sortk", *self.arguments(stage, experiment, force), *jobs]
 
 
 @click.command()
@@ -107,7 +112,8 @@ def tables(out: Path | None, **common: Any) -> None:
     """Measure the paper's Tables 1 to 3 on a recipe's variants, and write RESULTS.md.
 
     Runs what is missing of the variants that the recipe names in [tables]; what they have in common is run once. After
-    a stop, the same command goes on. The paper's own numbers stand beside the measured ones.
+    a stop, the same command goes on. The paper's own numbers stand beside the measured ones. With --nj, models train
+    side by side, one on each GPU; without a GPU, they share the cores.
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
@@ -127,6 +133,8 @@ def tables(out: Path | None, **common: Any) -> None:
         else:
             _run_stages(chosen, experiment, experiment.stages, redo_done=False)
 
+    if not chosen.submits:
+        _run_side_by_side(chosen, plan.experiments)
     written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant or ""), run_all)
     click.echo(written, nl=False)
 
@@ -190,13 +198,31 @@ def _run_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage]
             experiment.run(stage, run_jobs, force=stale or redo_done)
 
 
+def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
+    """What all variants train on first, with all processes; then one stage a lane. Nothing if there is one lane."""
+    from sortk.lanes import find_gpus, find_lanes, list_steps, run_side_by_side
+
+    lanes = find_lanes(chosen.nj, find_gpus()) if chosen.nj > 1 else []
+    if len(lanes) < 2:
+        return
+    for experiment in experiments:
+        before = itertools.takewhile(lambda stage: not stage.trains, experiment.stages)
+        missing = [stage for stage in before if experiment.status(stage).state != "done"]
+        _run_stages(chosen, experiment, missing, redo_done=False)
+    run_side_by_side(
+        list_steps(experiments),
+        lanes,
+        lambda step: chosen.arguments(step.stage, step.experiment, chosen.force and step.is_stale),
+    )
+
+
 def _submit_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], wait: bool) -> None:
     """As jobs, whole."""
     experiment.check_files(stages)
     jobs = experiment.submit(
         stages,
         chosen.force,
-        lambda stage, force: chosen.command(stage, experiment.variant, experiment.root, force),
+        lambda stage, force: chosen.command(stage, experiment, force),
     )
     if wait:
         with _offer_to_cancel([job.folder for job in jobs.values()]):

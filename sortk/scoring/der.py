@@ -61,15 +61,20 @@ class DerReport:
     def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
         """In which the pooled DER of 95 % of the sets lies that are drawn from these sessions; None for one session."""
         errors = [session.counts.errors for session in self.sessions]
-        scored, wrong = np.array([error.scored for error in errors]), np.array([error.wrong for error in errors])
-        if len(errors) < 2:
-            return None
-        drawn = np.random.default_rng(seed).integers(len(errors), size=(N_BOOTSTRAP, len(errors)))
-        sums = scored[drawn].sum(axis=1)
-        if not (sums > 0).all():
-            return None
-        low, high = np.quantile(wrong[drawn].sum(axis=1) / sums, [0.025, 0.975]).tolist()
-        return low, high
+        return bootstrap([error.wrong for error in errors], [error.scored for error in errors], seed)
+
+
+def bootstrap(wrong: Sequence[float], scored: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
+    """The 95 % interval of sum(wrong) / sum(scored) over sets of sessions drawn from these; None for one session."""
+    n_sessions = len(wrong)
+    if n_sessions < 2:
+        return None
+    drawn = np.random.default_rng(seed).integers(n_sessions, size=(N_BOOTSTRAP, n_sessions))
+    sums = np.asarray(scored)[drawn].sum(axis=1)
+    if not (sums > 0).all():
+        return None
+    low, high = np.quantile(np.asarray(wrong)[drawn].sum(axis=1) / sums, [0.025, 0.975]).tolist()
+    return low, high
 
 
 def score_der(

@@ -1,6 +1,6 @@
 """The paper's tables as a recipe has measured them, with the paper's own numbers beside: the text of RESULTS.md.
 
-A row is what stage 8 of one variant has left, its scores.json.
+A row is what stage 8 of one variant has left, its scores.json; in Table 1 it may be the mean of several variants.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.scoring import paper
+from sortk.scoring.der import bootstrap
 from sortk.scoring.paper import Numbers
 from sortk.scoring.results import METRICS, NOT_MEASURED
 from sortk.scoring.tables import format_table, percent
@@ -23,6 +24,10 @@ TITLES = {
 }
 PAPER = "paper: "  # how the header of a column with the paper's numbers begins
 NO_NUMBERS: Numbers = (None,)
+DER_PARTS = ("miss", "false_alarm", "confusion")
+
+Entry = Mapping[str, Any]
+"""Of scores.json: one system on one test set, with one postprocessing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Account:
     commit: str
     date: str
     machine: str
-    tables: Mapping[str, Sequence[Measured]]  # table1, table2, table3
+    tables: Mapping[str, Sequence[Measured]]  # table1 (those of one name are one row), table2, table3
     notes: Sequence[str] = ()
 
 
@@ -75,32 +80,61 @@ def format_account(account: Account) -> str:
 
 
 def _format_der(rows: Sequence[Measured]) -> list[str]:
-    columns = list(dict.fromkeys(name for row in rows for entry in row.scores["der"] for name in _der_cells(entry)))
-    lines = []
+    measured: dict[tuple[str, str], dict[str, list[Entry]]] = {}  # (row, postprocessing) -> test set -> each run
     for row in rows:
-        for postprocessing in dict.fromkeys(entry["postprocessing"] for entry in row.scores["der"]):
-            entries = [entry for entry in row.scores["der"] if entry["postprocessing"] == postprocessing]
-            cells = {name: cell for entry in entries for name, cell in _der_cells(entry).items()}
-            lines.append(
-                [
-                    row.name,
-                    postprocessing,
-                    *(cells.get(name, NOT_MEASURED) for name in columns),
-                    *_paper_cells(paper.TABLE_1.get((row.name, postprocessing), ()), paper.TABLE_1_COLUMNS),
-                ]
-            )
+        for entry in row.scores["der"]:
+            by_set = measured.setdefault((row.name, entry["postprocessing"]), {})
+            by_set.setdefault(entry["test_set"], []).append(entry)
+    cells = {key: _der_cells(by_set) for key, by_set in measured.items()}
+    columns = list(dict.fromkeys(name for row_cells in cells.values() for name in row_cells))
+    lines = [
+        [
+            *key,
+            *(row_cells.get(name, NOT_MEASURED) for name in columns),
+            *_paper_cells(paper.TABLE_1.get(key, ()), paper.TABLE_1_COLUMNS),
+        ]
+        for key, row_cells in cells.items()
+    ]
     header = ["system", "postprocessing", *columns, *(PAPER + name for name in paper.TABLE_1_COLUMNS)]
-    return [format_table(header, lines, "md"), *_format_settings(rows, "der")]
+    return [format_table(header, lines, "md"), "\n".join([*_explain_means(measured), *_list_settings(rows, "der")])]
 
 
-def _der_cells(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The DER of a test set by number of speakers, of all of it if there are several numbers, and how sure it is."""
-    rates = {f"{entry['test_set']} {n} spk": counts["der"] for n, counts in entry["by_speakers"].items()}
-    if len(rates) != 1:
-        rates[f"{entry['test_set']} all"] = entry["overall"]["der"]
-    cells = {name: NOT_MEASURED if der is None else percent(der) for name, der in rates.items()}
-    interval = entry["overall"].get("der_interval_95")
-    return cells | ({f"{entry['test_set']} 95 %": " to ".join(map(percent, interval))} if interval else {})
+def _der_cells(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+    """The DER of each test set by number of speakers, of all of it if there are several numbers, and how sure it is.
+
+    Of several runs, the mean, and that of each.
+    """
+    cells: dict[str, str] = {}
+    for test_set, runs in by_set.items():
+        by_speakers = [{n: counts["der"] for n, counts in run["by_speakers"].items()} for run in runs]
+        cells |= {f"{test_set} {n} spk": _mean([rates.get(n) for rates in by_speakers]) for n in by_speakers[0]}
+        if len(by_speakers[0]) != 1:
+            cells[f"{test_set} all"] = _mean([run["overall"]["der"] for run in runs])
+        if interval := _interval(runs):
+            cells[f"{test_set} 95 %"] = " to ".join(map(percent, interval))
+        if len(runs) > 1:
+            cells[f"{test_set} each run"] = ", ".join(_mean([run["overall"]["der"]]) for run in runs)
+    return cells
+
+
+def _mean(rates: Sequence[float | None]) -> str:
+    known = [rate for rate in rates if rate is not None]
+    return percent(sum(known) / len(known)) if len(known) == len(rates) else NOT_MEASURED
+
+
+def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
+    """Of the mean over the runs, when sessions are drawn anew: the same ones for all runs."""
+    if len(runs) == 1:
+        interval: Sequence[float] | None = runs[0]["overall"].get("der_interval_95")
+        return interval
+    sessions = [[run["sessions"][name] for run in runs] for name in runs[0]["sessions"]]
+    wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
+    return bootstrap(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
+
+
+def _explain_means(measured: Mapping[tuple[str, str], Mapping[str, Sequence[Entry]]]) -> list[str]:
+    several = {len(runs) for by_set in measured.values() for runs in by_set.values()} - {1}
+    return ["- where runs are listed, rates are their mean; they differ by chance only (seeds)"] if several else []
 
 
 def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
@@ -122,14 +156,14 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
             ]
         )
     header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
-    return [format_table(header, lines, "md"), *_format_settings(rows, "wer")]
+    return [format_table(header, lines, "md"), "\n".join(_list_settings(rows, "wer"))]
 
 
-def _wer_name(entry: Mapping[str, Any]) -> str:
+def _wer_name(entry: Entry) -> str:
     return f"{entry['test_set']} {METRICS[entry['settings']['metric']]}"
 
 
-def _wer_cell(entry: Mapping[str, Any]) -> str:
+def _wer_cell(entry: Entry) -> str:
     metric = entry["settings"]["metric"]
     rate = entry["overall"][metric]
     # Who writes no speakers has no cpWER: as in the paper, where the baseline has none.
@@ -142,13 +176,13 @@ def _paper_cells(numbers: Numbers, columns: Sequence[str]) -> list[str]:
     return [NOT_MEASURED if number is None else f"{number:.2f}" for number in known]
 
 
-def _format_settings(rows: Sequence[Measured], kind: str) -> list[str]:
+def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
     """How each test set was scored, a line each; all rows of a recipe are scored alike."""
     lines: dict[str, None] = {}
     for entry in (entry for row in rows for entry in row.scores[kind]):
         settings = ", ".join(f"{name} {value}" for name, value in entry["settings"].items())
         lines[f"- {entry['test_set']}: {settings}"] = None
-    return ["\n".join(lines)]
+    return list(lines)
 
 
 def _format_times(account: Account) -> list[str]:

@@ -128,6 +128,8 @@ class TrainDiarOptions:
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
     encoder_warmup: WarmupOptions = field(default_factory=WarmupOptions)
     phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)  # none: the model of `init` as it is
+    # Added to the seed of the recipe: other first weights and other batches, of the same data.
+    seed_offset: int = field(default=0, metadata=LATER)
     # In a recipe: a model folder or .nemo file whose weights, and sizes, to start from; may be an encoder alone (NEST).
     init: str = field(default="", metadata=LATER)
 

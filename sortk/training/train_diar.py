@@ -62,6 +62,7 @@ def train_diarizer(
     """
     processes = current_processes()
     device = processes.choose_device()
+    seed += options.seed_offset
     torch.manual_seed(seed)
     model, config = build_diarizer(options, initial[1] if initial else None)
     if options.encoder_warmup.steps:

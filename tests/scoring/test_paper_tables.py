@@ -124,3 +124,20 @@ def test_table_1_says_how_sure_a_rate_is() -> None:
     text = account(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
     assert cells(text, "system")[2:4] == ["test 2 spk", "test 95 %"]
     assert cells(text, "Sortformer-PIL")[2:4] == ["10.00", "8.00 to 12.50"]
+
+
+def seconds(scored: float, wrong: float) -> dict[str, float]:
+    return {"scored_seconds": scored, "miss_seconds": wrong, "false_alarm_seconds": 0.0, "confusion_seconds": 0.0}
+
+
+def test_runs_of_one_row_are_their_mean_and_sessions_are_drawn_for_all_alike() -> None:
+    first, second = der("none", {"2": 0.1, "3": 0.3}, 0.2), der("none", {"2": 0.2, "3": None}, 0.25)
+    # Two sessions that are right in one run and wrong in the other: the mean is the same whichever are drawn.
+    first["sessions"] = {"a": seconds(10, 0), "b": seconds(10, 4)}
+    second["sessions"] = {"a": seconds(10, 4), "b": seconds(10, 0)}
+    rows = [Measured("Sortformer-PIL", name, scores(der=[run])) for name, run in (("pil", first), ("again", second))]
+    text = account(table1=[*rows, Measured("EEND-SA", "sa", scores(der=[der("none", {"2": 0.4, "3": 0.5}, 0.45)]))])
+    assert cells(text, "system")[2:7] == ["test 2 spk", "test 3 spk", "test all", "test 95 %", "test each run"]
+    assert cells(text, "Sortformer-PIL")[2:7] == ["15.00", "-", "22.50", "20.00 to 20.00", "20.00, 25.00"]
+    assert cells(text, "EEND-SA")[2:7] == ["40.00", "50.00", "45.00", "-", "-"]
+    assert "rates are their mean" in text and cells(text, "again")[0] == "again"

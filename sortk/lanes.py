@@ -1,0 +1,181 @@
+"""Stages of several experiments side by side: each in a process of its own, as many at a time as there are lanes.
+
+A small model trains on one core nearly as fast as on two, so two trainings side by side take little more time than one.
+What is done is up to the stages themselves, as always: a lane that is stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from sortk.cluster import die_with
+from sortk.pipeline import Experiment, Stage
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LOG_LINES = 60.0
+
+Environment = Mapping[str, str]
+"""What a lane's processes find in their environment, beside what is in ours."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage of an experiment that is to be run."""
+
+    experiment: Experiment
+    stage: Stage
+
+    @property
+    def folder(self) -> Path:
+        return self.experiment.folder(self.stage).final
+
+    @property
+    def is_stale(self) -> bool:
+        return self.experiment.status(self.stage).state == "stale"
+
+    @property
+    def inputs(self) -> set[Path]:
+        return {self.experiment.folder(needed).final for needed in self.experiment.inputs(self.stage)}
+
+    @property
+    def title(self) -> str:
+        return f"{self.experiment.variant or self.experiment.recipe.name}: {self.stage.title}"
+
+
+def find_lanes(n_jobs: int, gpus: Sequence[str]) -> list[Environment]:
+    """At most `n_jobs` lanes: one for each GPU, or without any, lanes that share the cores."""
+    if gpus:
+        return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:n_jobs]]
+    n_cores = len(os.sched_getaffinity(0))
+    n_lanes = min(n_jobs, n_cores)
+    return [{"OMP_NUM_THREADS": str(n_cores // n_lanes)}] * n_lanes
+
+
+def find_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names those that may be used."""
+    import torch  # noqa: PLC0415 - slow to import, and needed only here
+
+    n_gpus = torch.cuda.device_count()
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
+    return allowed.split(",")[:n_gpus]
+
+
+def list_steps(experiments: Sequence[Experiment]) -> list[Step]:
+    """What is not done yet of all stages, each folder once: early stages first, then in the order of experiments."""
+    steps: dict[Path, Step] = {}
+    for experiment in experiments:
+        for stage in experiment.stages:
+            if experiment.status(stage).state != "done":
+                step = Step(experiment, stage)
+                steps.setdefault(step.folder, step)
+    return sorted(steps.values(), key=lambda step: step.stage.number)
+
+
+def run_side_by_side(
+    steps: Sequence[Step], lanes: Sequence[Environment], command: Callable[[Step], Sequence[str]]
+) -> None:
+    """Runs all steps, each as soon as its inputs are there and a lane is free; `command` is what sortk is told to do.
+
+    If one fails (ValueError), or at Ctrl-C, the others are asked to stop.
+    """
+    waiting, running = list(steps), dict[int, _Running]()
+    last_line = time.monotonic()
+    with _leave_none(running):
+        while waiting or running:
+            for lane in range(len(lanes)):
+                step = None if lane in running else _find_ready(waiting, running)
+                if step is not None:
+                    waiting.remove(step)
+                    running[lane] = _start(step, command(step), lanes[lane])
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            for lane, one in list(running.items()):
+                if one.process.poll() is not None:
+                    del running[lane]
+                    _finish(one, len(waiting) + len(running))
+            if time.monotonic() - last_line > SECONDS_BETWEEN_LOG_LINES:
+                last_line = time.monotonic()
+                for one in running.values():
+                    log.info("%s: %s", one.step.title, one.last_log_line())
+
+
+@dataclass(frozen=True)
+class _Running:
+    step: Step
+    process: subprocess.Popen[bytes]
+    messages: IO[bytes]  # its standard error: nothing but warnings and errors, for it is told to be quiet
+    began: float
+
+    def last_message(self) -> str:
+        self.messages.seek(0)
+        lines = self.messages.read().decode(errors="replace").split("\n")
+        spoken = [line.removeprefix("sortk: ") for line in lines if line.strip()]
+        return spoken[-1] if spoken else f"ended with exit code {self.process.returncode}"
+
+    def last_log_line(self) -> str:
+        path = self.step.experiment.folder(self.step.stage).partial / "log" / "stage.log"
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        return lines[-1].split(" ", 3)[-1] if lines else "starts"  # after date, time and level
+
+
+def _find_ready(waiting: Sequence[Step], running: Mapping[int, _Running]) -> Step | None:
+    """The first step whose inputs are all there."""
+    unfinished = {step.folder for step in waiting} | {one.step.folder for one in running.values()}
+    return next((step for step in waiting if not step.inputs & unfinished), None)
+
+
+def _start(step: Step, command: Sequence[str], lane: Environment) -> _Running:
+    log.info("%s: starts into %s", step.title, step.folder)
+    messages = TemporaryFile()  # noqa: SIM115 - closed when the process has ended
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(os.getpid()), *command, "--quiet"],
+        env={**os.environ, **lane},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=messages,
+        start_new_session=True,  # Ctrl-C is for us, who tell them
+    )
+    return _Running(step, process, messages, time.monotonic())
+
+
+def _finish(one: _Running, n_left: int) -> None:
+    with one.messages:
+        if one.process.returncode != 0:
+            raise ValueError(f"{one.step.title} failed: {one.last_message()}")
+    log.info("%s: done in %.1f s; %d stages to go", one.step.title, time.monotonic() - one.began, n_left)
+
+
+@contextmanager
+def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
+    """Whatever happens, no process is left; a training that is told to end saves a checkpoint first."""
+    try:
+        yield
+    finally:
+        for one in running.values():
+            one.process.terminate()
+        for one in running.values():
+            one.process.wait()
+            one.messages.close()
+
+
+def main() -> None:
+    """A process of a lane: `python -m sortk.lanes PARENT ARGUMENTS...` is sortk, and ends with its parent."""
+    from sortk import cli  # noqa: PLC0415 - only a lane is a command line
+
+    die_with(int(sys.argv[1]))
+    cli.main(sys.argv[2:], prog_name="sortk")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Stages side by side: the variants of a table in two lanes, a failure, a stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sortk.cli import main
+from sortk.lanes import find_gpus, find_lanes, list_steps
+from sortk.tables import plan_tables
+
+RECIPE = """
+asr = false
+[prepare.espeak]
+speakers = 12
+utterances_per_speaker = 4
+[simulate]
+hours = { train = 0.02, valid = 0.005, test = 0.005 }
+seconds = 10
+max_speakers = 2
+[clean]
+sad = "none"
+[train_diar]
+size = "tiny"
+[[train_diar.phases]]
+loop = { steps = 1, warmup_steps = 1, batch_seconds = 20, validate_every = 1, keep_best = 1 }
+[tune]
+trials = 3
+[tables.table1]
+Sortformer-Hybrid-Loss = ["", "again"]
+[variants.again.train_diar]
+seed_offset = 1
+[variants.broken.train_diar.phases.0.loop]
+learning_rate = 1e30
+max_bad_updates = 1
+steps = 20
+[variants.long]
+train_diar.phases.0.loop = { steps = 100000, validate_every = 100000 }
+"""
+
+
+def sortk(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def test_two_variants_side_by_side_and_the_row_that_is_their_mean(recipe: Path) -> None:
+    command = ("tables", "--recipe", recipe, "--exp", recipe / "exp", "--nj", 2)
+    steps = list_steps(plan_tables(str(recipe), recipe / "exp", []).experiments)
+    assert [step.stage.number for step in steps] == [0, 1, 2, 3, 4, 5, 5, 7, 7, 8, 8]
+    result = sortk(*command)
+    assert result.exit_code == 0, result.output
+    ends = [line.split(": done in")[0] for line in result.stderr.splitlines() if "stages to go" in line]
+    assert set(ends[:2]) == {f"{recipe.name}: stage 5 (train-diar)", "again: stage 5 (train-diar)"} and len(ends) == 6
+    [row] = [line for line in result.stdout.splitlines() if line.startswith("| Sortformer-Hybrid-Loss | none |")]
+    header = next(line for line in result.stdout.splitlines() if line.startswith("| system |"))
+    cells = dict(zip(header.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True))
+    first, second = map(float, cells["test each run"].split(", "))
+    overall = float(cells.get("test all", cells.get("test 2 spk", "nan")))
+    assert first != second and overall == pytest.approx((first + second) / 2, abs=0.011)
+    assert sortk(*command).stderr.count("skipped") == 16
+    # One after another gives the same; a step of so small a model has the same bits on one core as on two.
+    alone = sortk("tables", "--recipe", recipe, "--exp", recipe / "alone")
+    assert result.stdout.split("## Time")[0] == alone.stdout.split("## Time")[0]
+
+
+def test_a_stage_that_fails_is_named_and_ends_the_others(recipe: Path) -> None:
+    text = RECIPE.replace('["", "again"]', '["long", "broken"]')
+    (recipe / "recipe.toml").write_text(text, encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe, "--exp", recipe / "exp", "--nj", 2)
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    last_line = result.stderr.splitlines()[-1]
+    assert re.match(r"sortk: broken: stage 5 \(train-diar\) failed: the (loss|norm of .*) is (nan|inf)", last_line)
+    assert not (recipe / "RESULTS.md").exists()
+    status = sortk("status", "--recipe", recipe, "--exp", recipe / "exp", "--variant", "long").stdout
+    assert "5  train-diar  partial" in status and "running" not in status
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_a_stop_leaves_no_process_and_goes_on_later(recipe: Path, number: signal.Signals) -> None:
+    (recipe / "recipe.toml").write_text(RECIPE.replace('["", "again"]', '["long", "again+long"]'), encoding="utf-8")
+    exp = recipe / "exp"
+    assert sortk("run", "--recipe", recipe, "--exp", exp, "--stop-stage", 4).exit_code == 0
+    command = [sys.executable, "-m", "sortk", "tables", "--recipe", str(recipe), "--exp", str(exp), "--nj", "2"]
+    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    partials = [exp / f"variant-{name}" / "05-train-diar.partial" for name in ("long", "again+long")]
+    wait_until(lambda: all((partial / "log.jsonl").exists() for partial in partials))
+    lanes = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    assert len(lanes) == 2
+    parent.send_signal(number)
+    parent.wait()
+    assert parent.returncode != 0
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in lanes))
+    status = sortk("status", "--recipe", recipe, "--exp", exp, "--variant", "long").stdout
+    assert "5  train-diar  partial" in status and "goes on" in status
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_lane_for_each_gpu_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_lanes(4, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "5"}]
+    assert find_lanes(1, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)))
+    assert find_lanes(2, []) == [{"OMP_NUM_THREADS": "3"}] * 2
+    assert find_lanes(100, []) == [{"OMP_NUM_THREADS": "1"}] * 7
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert find_gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-8fb1")
+    assert find_gpus() == ["3", "GPU-8fb1"]
