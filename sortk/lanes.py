@@ -126,7 +126,9 @@ class _Running:
     def last_log_line(self) -> str:
         path = self.step.experiment.folder(self.step.stage).partial / "log" / "stage.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        return lines[-1].split(" ", 3)[-1] if lines else "starts"  # after date, time and level
+        if not lines:
+            return "starts"
+        return lines[-1].split(" ", 3)[-1].removeprefix(f"{self.step.stage.title}: ")  # after date, time and level
 
 
 def _find_ready(waiting: Sequence[Step], running: Mapping[int, _Running]) -> Step | None:
