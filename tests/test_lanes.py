@@ -12,29 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from tiny_recipe import STAGES, sortk
 
-from sortk.cli import main
 from sortk.lanes import find_gpus, find_lanes, list_steps
 from sortk.tables import plan_tables
 
-RECIPE = """
-asr = false
-[prepare.espeak]
-speakers = 12
-utterances_per_speaker = 4
-[simulate]
-hours = { train = 0.02, valid = 0.005, test = 0.005 }
-seconds = 10
-max_speakers = 2
-[clean]
-sad = "none"
-[train_diar]
-size = "tiny"
-[[train_diar.phases]]
-loop = { steps = 1, warmup_steps = 1, batch_seconds = 20, validate_every = 1, keep_best = 1 }
-[tune]
-trials = 3
+RECIPE = (
+    STAGES
+    + """
 [tables.table1]
 Sortformer-Hybrid-Loss = ["", "again"]
 [variants.again.train_diar]
@@ -46,10 +31,7 @@ steps = 20
 [variants.long]
 train_diar.phases.0.loop = { steps = 100000, validate_every = 100000 }
 """
-
-
-def sortk(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+)
 
 
 @pytest.fixture

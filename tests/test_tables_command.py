@@ -5,29 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from tiny_recipe import STAGES, sortk
 
-from sortk.cli import main
 from sortk.pipeline import Experiment
 from sortk.tables import place_results, plan_tables, write_tables
 
-RECIPE = """
-asr = false
-[prepare.espeak]
-speakers = 12
-utterances_per_speaker = 4
-[simulate]
-hours = { train = 0.02, valid = 0.005, test = 0.005 }
-seconds = 10
-max_speakers = 2
-[clean]
-sad = "none"
-[train_diar]
-size = "tiny"
-[[train_diar.phases]]
-loop = { steps = 1, warmup_steps = 1, batch_seconds = 20, validate_every = 1, keep_best = 1 }
-[tune]
-trials = 3
+RECIPE = (
+    STAGES
+    + """
 [tables.table1]
 Sortformer-PIL = "pil"
 Sortformer-Hybrid-Loss = ""
@@ -41,10 +26,7 @@ init = "nowhere.nemo"
 [variants.other]
 seed = 1
 """
-
-
-def sortk(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+)
 
 
 @pytest.fixture
