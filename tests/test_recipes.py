@@ -73,8 +73,8 @@ def test_ami(tmp_path: Path) -> None:
     assert count_lines(tmp_path, "02-clean/diar/train.jsonl") >= 5
     assert count_lines(tmp_path, "04-sst/test.jsonl") >= 3
     measured = scores(tmp_path, "debug")
-    assert {entry["test_set"] for entry in measured["der"]} == {"test"}
-    assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen"] * 2
+    assert {entry["test_set"] for entry in measured["der"]} == {"test", "ch109"}
+    assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen"] * 4
     # The baseline takes an ASR as it is, and runs no other stage than those that it changes.
     init = f"train_asr.init={tmp_path / 'variant-debug' / '06-train-asr' / 'model'}"
     result = run("ami", tmp_path, "--variant", "debug+baseline", "--set", init)
@@ -91,7 +91,7 @@ def test_callhome(tmp_path: Path) -> None:
     assert [entry["test_set"] for entry in measured["der"]] == ["part2", "part2", "ch109", "ch109"]
     assert measured["der"][0]["by_speakers"].keys() == {"2", "3", "4"}  # type: ignore[attr-defined]
     assert count_lines(tmp_path, "00-prepare/part1.jsonl") == 3
-    assert count_lines(tmp_path, "00-prepare/train.jsonl") == 7  # Fisher, and part 1 again
+    assert count_lines(tmp_path, "00-prepare/train.jsonl") == 243  # all recorded corpora of section 5.1.1
     assert not (tmp_path / "variant-debug" / "01-simulate" / "train.jsonl").exists()  # made while the model learns
     assert not (tmp_path / "variant-debug" / "06-train-asr").exists()
 
@@ -136,7 +136,7 @@ def test_without_the_corpus_one_sentence_says_what_to_do(name: str, tmp_path: Pa
 def test_all_corpora_that_are_missing_are_named(tmp_path: Path) -> None:
     settings = ("--set", "prepare.corpora.1.corpus_dir=/data/icsi")
     result = sortk("run", "--recipe", "ami", "--exp", tmp_path, *settings)
-    assert result.exit_code == 1 and result.stderr.endswith("; the same goes for dipco, fisher\n")
+    assert result.exit_code == 1 and result.stderr.endswith("; the same goes for dipco, fisher, ch109\n")
 
 
 def test_the_settings_are_those_of_the_paper() -> None:
@@ -156,7 +156,11 @@ def test_the_settings_are_those_of_the_paper() -> None:
     assert finetune.recorded and finetune.simulated == 0 and pretrain.seconds == finetune.seconds == 90
     assert (callhome.simulate.overlap, callhome.simulate.silence) == (0.12, 0.10)
     assert (callhome.score.collar, callhome.tune.sets) == (0.25, ("part1",))  # Set-B
+    recorded = {choice.corpus for choice in callhome.prepare.corpora} - {"librispeech", "sre", "ch109"}
+    assert recorded == {"fisher", "ami", "dihard3", "voxconverse", "icsi", "aishell4", "callhome"}  # section 5.1.1
+    assert ami.score.sets == ("test", "ch109")  # both halves of Table 2
     dihard3 = load_recipe("dihard3")
+    assert dihard3.train_diar.init == "exp/callhome/05-train-diar/model" and not dihard3.train_diar.phases
     assert (dihard3.score.collar, dihard3.tune.sets) == (0.0, ("dev",))  # Set-A
 
 
