@@ -21,7 +21,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -322,24 +322,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def hash_file(path: Path) -> str:
-    """A key of a file's content; of a folder with recordings, of their names and sizes."""
-    if path.is_dir():
-        sizes = [
-            f"{file.relative_to(path)} {file.stat().st_size}" for file in sorted(path.rglob("*")) if file.is_file()
-        ]
-        return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:16]
-    if not path.is_file():
-        return "no such file"
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def hash_files(paths: Iterable[Path]) -> str:
-    """One key of the contents of many files."""
-    return hashlib.sha256(" ".join(map(hash_file, paths)).encode()).hexdigest()[:16]
 
 
 def _size(folder: Path) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.cluster import build_together, in_company
-from sortk.folders import Folder, Identity, Status, build_folder, hash_file, inspect_folder, say_skipped, settings_of
+from sortk.content import content_key
+from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, say_skipped, settings_of
 from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
@@ -94,7 +95,7 @@ class Experiment:
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:
-            self._hashes[path] = hash_file(path)
+            self._hashes[path] = content_key(path)
         return self._hashes[path]
 
     def folder(self, stage: Stage) -> Folder:

@@ -328,11 +328,8 @@ def clip_folders(options: SimulateOptions) -> list[Path]:
 
 
 def model_files(init: str) -> list[Path]:
-    """A model from outside the experiment: its files count by their content; the path itself if there are none yet."""
-    path = Path(init)
-    if path.is_dir():
-        return sorted(path.glob("*.json")) + sorted(path.glob("*.safetensors"))
-    return [path] if init else []
+    """Return the model from outside the experiment that a setting names: a folder or a file; none if it is empty."""
+    return [Path(init)] if init else []
 
 
 STAGES = (

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
+from sortk.content import content_key
 from sortk.corpora.options import PrepareOptions
-from sortk.folders import Folder, Identity, build_folder, hash_file, hash_files, settings_of, write_json
+from sortk.folders import Folder, Identity, build_folder, settings_of, write_json
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import SstOptions, write_sst
@@ -38,7 +39,7 @@ def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJ
         prepare_into(options, partial, seed, run_jobs)
 
     settings = {"seed": seed} | settings_of(options)
-    inputs = {path.name: hash_file(path) for path in ready_sources(options)}
+    inputs = {path.name: content_key(path) for path in ready_sources(options)}
     build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
 
 
@@ -66,8 +67,8 @@ def simulate_folder(
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"seed": seed, "split": split} | settings_of(options)
-    inputs = {sources_path.name: hash_file(sources_path)}
-    inputs |= {f"folder {path}": hash_file(path) for path in clip_folders(options)}
+    inputs = {sources_path.name: content_key(sources_path)}
+    inputs |= {f"folder {path}": content_key(path) for path in clip_folders(options)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -83,7 +84,7 @@ def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: R
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"librispeech": str(librispeech)}
-    inputs = {list_path.name: hash_file(list_path)}
+    inputs = {list_path.name: content_key(list_path)}
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -99,7 +100,6 @@ def clean_folder(
 ) -> None:
     """`sortk clean`; with a diarizer, its posteriors are made first, into probs/."""
     from sortk.formats import manifest
-    from sortk.formats.files import files_in
     from sortk.prepare.clean import clean_sets
 
     def work(partial: Path) -> None:
@@ -113,16 +113,8 @@ def clean_folder(
 
     settings = settings_of(options) | settings_of(words)
     settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
-    inputs = {manifest_path.name: hash_file(manifest_path)}
-    if manifest_path.is_file():
-        named = [
-            path for s in manifest.read(manifest_path) for path in (s.rttm_path, s.seglst_path, s.ctm_path, s.uem_path)
-        ]
-        inputs["files that it names"] = hash_files(sorted({path for path in named if path}))
-    if probs_dir:
-        inputs[probs_dir.name] = hash_file(probs_dir)
-    if diarizer:
-        inputs["diarizer"] = hash_files(files_in(diarizer, ".json", ".safetensors"))
+    given = {manifest_path.name: manifest_path, "probs": probs_dir, "diarizer": diarizer}
+    inputs = {name: content_key(path) for name, path in given.items() if path}
     build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
 
 
@@ -134,7 +126,7 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
     def work(partial: Path) -> None:
         log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
 
-    inputs = {path.name: hash_file(path) for path in files_in(seglst, ".json")}
+    inputs = {path.name: content_key(path) for path in files_in(seglst, ".json")}
     folder = Folder(out, marker=".done.json")
     build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
 
@@ -174,9 +166,12 @@ def train_diar_folder(
 
     settings = {"seed": seed} | settings_of(options)
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
-    inputs = {name: hash_file(path) for name, path in given.items() if path}
-    identity = Identity("sortk train-diar", settings, inputs)
-    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+    def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
+        inputs = {name: content_key(path) for name, path in given.items() if path}
+        return build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), lead, force)
+
+    build_together(build, work)
 
 
 def _find_init(given: Path | None, options: TrainDiarOptions | TrainAsrOptions) -> Path | None:
@@ -225,9 +220,12 @@ def train_asr_folder(
 
     settings = {"seed": seed} | settings_of(sst) | settings_of(options)
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
-    inputs = {name: hash_file(path) for name, path in given.items() if path}
-    identity = Identity("sortk train-asr", settings, inputs)
-    build_together(lambda lead: build_folder(Folder(out), identity, lead, force), work)
+
+    def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
+        inputs = {name: content_key(path) for name, path in given.items() if path}
+        return build_folder(Folder(out), Identity("sortk train-asr", settings, inputs), lead, force)
+
+    build_together(build, work)
 
 
 @dataclass(frozen=True)

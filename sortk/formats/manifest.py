@@ -9,6 +9,7 @@ named after its audio, with the offset in milliseconds if it is a window inside:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,18 @@ def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Session]]:
         session = _session(entry)
         entry.check_new("session_id", session.session_id, line_of)
         yield number, session
+
+
+def named_files(path: Path) -> list[Path]:
+    """Return the files that a manifest or sources.jsonl names, each once; none for any other file.
+
+    Lines that cannot be read are left to `parse`, which says what is wrong with them.
+    """
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        with contextlib.suppress(FormatError):
+            files = (entry.file(key) for _, entry in entries(read_lines(path), path) for key in PATHS)
+            return sorted({file for file in files if file is not None})
+    return []
 
 
 def check_files(numbered: Iterable[tuple[int, Session]], path: Path) -> None:

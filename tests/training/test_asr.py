@@ -43,8 +43,8 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "tiny", SMALL_ASR)
 
 
-def diarizer() -> Pretrained:
-    torch.manual_seed(1)
+def diarizer(seed: int = 1) -> Pretrained:
+    torch.manual_seed(seed)
     model = Sortformer(SMALL_DIARIZER)
     return Pretrained(model.state_dict(), {"model": "sortformer", "options": SMALL_DIARIZER.to_json()})
 
@@ -249,3 +249,7 @@ def test_the_command_trains_from_manifests(tmp_path: Path) -> None:
         "tokenizer.model",
     }
     assert "done already" in CliRunner().invoke(main, [*map(str, command)]).stderr
+    retrained = diarizer(seed=2)  # another model of the same size
+    save_model(tmp_path / "diar", retrained.weights, retrained.config)
+    stale = CliRunner().invoke(main, [*map(str, command)])
+    assert stale.exit_code == 1 and "its input diarizer changed" in stale.stderr
