@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ class Segment:
     @property
     def duration(self) -> float:
         return self.end - self.start
+
+    def shift(self, seconds: float) -> Segment:
+        """Return the segment moved in time, such as between a window and its recording."""
+        return replace(self, start=self.start + seconds, end=self.end + seconds)
 
 
 @dataclass(frozen=True, slots=True)

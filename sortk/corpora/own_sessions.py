@@ -23,7 +23,7 @@ from sortk.corpora.calls import find_files
 from sortk.corpora.recorded import Parts, Recorded, need_file
 from sortk.corpora.splits import share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
-from sortk.formats.annotation import session_regions, session_segments
+from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.files import read_lines
 from sortk.records import Region, RunJobs, Segment, Session
 
@@ -76,12 +76,11 @@ def _read_manifest(path: Path, run_jobs: RunJobs) -> list[Recorded]:
 
 
 def _read_line(path: Path, session: Session) -> Recorded:
-    if not (session.rttm_path or session.seglst_path or session.ctm_path):
+    if not is_annotated(session):
         raise ValueError(
             f"{path}: session {session.session_id} names no RTTM, SegLST or CTM, so nobody knows who speaks"
         )
     spoken = replace(session, rttm_path=None)
-    speakers = replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
     seconds = session.duration
     if seconds is None:
         seconds = audio.info(session.audio_path).seconds - session.offset
@@ -89,7 +88,7 @@ def _read_line(path: Path, session: Session) -> Recorded:
         session.session_id,
         session.audio_path,
         seconds,
-        segments=_without_text(session_segments(speakers)),
+        segments=_without_text(session_segments(prefer_rttm(session))),
         transcript=_with_text(session_segments(spoken)),
         regions=tuple(replace(region, session_id=session.session_id) for region in session_regions(session)),
         offset=session.offset,

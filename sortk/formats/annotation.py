@@ -1,41 +1,63 @@
-"""From a manifest's sessions to the segments and regions in the files that they name."""
+"""The one way from a session of a manifest to the segments and regions in the files that it names."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 from sortk.formats import ctm, rttm, seglst, uem
-from sortk.formats.files import FormatError, is_file, quote
+from sortk.formats.files import FormatError, ZeroDuration, is_file, quote
 from sortk.records import Region, Segment, Session
 
+MAX_CACHED_SEGMENTS = 500_000  # of all files together: about 150 MB
 
-def session_segments(session: Session) -> list[Segment]:
-    """The segments of a session: of its SegLST, else its CTM, else its RTTM; none if it names none of them.
+ByName = Mapping[str, list[Segment]]
+"""The segments of a file by the session names in it."""
 
-    A window keeps the segments that reach into it, cut to it; all times remain those of the recording.
+
+def session_segments(session: Session, zero_duration: ZeroDuration = "error") -> list[Segment]:
+    """Return the segments of a session: from its SegLST, else its CTM, else its RTTM; none if it names none of them.
+
+    A window keeps the segments that reach into it, cut to it; all times remain those of the recording. Files are
+    cached.
     """
-    return next(annotated([session]))[1]
+    first, last = session.offset, inf if session.duration is None else session.offset + session.duration
+    cut = (
+        replace(segment, session_id=session.session_id, start=max(segment.start, first), end=min(segment.end, last))
+        for segment in recorded_segments(session, zero_duration)
+    )
+    return [segment for segment in cut if segment.start < segment.end]
 
 
-def annotated(sessions: Iterable[Session]) -> Iterator[tuple[Session, list[Segment]]]:
-    """Each session with its segments; a file that neighbours share is read once."""
-    last: Path | None = None
-    by_name: Mapping[str, list[Segment]] = {}
-    for session in sessions:
-        path = session.seglst_path or session.ctm_path or session.rttm_path
-        if path is not None and path != last:
-            last, by_name = path, _by_name(_read(session))
-        yield session, [] if path is None else _window(session, _own(session, by_name, path))
-
-
-def recorded_segments(session: Session) -> list[Segment]:
-    """As `session_segments`, but of the whole recording, and under the name that the file gives them."""
+def recorded_segments(session: Session, zero_duration: ZeroDuration = "error") -> list[Segment]:
+    """Like `session_segments`, but of the entire recording, and under the name that the file gives them."""
     path = session.seglst_path or session.ctm_path or session.rttm_path
-    return [] if path is None else _own(session, _by_name(_read(session)), path)
+    if path is None:
+        return []
+    by_name = _CACHE.read(session, path, zero_duration)
+    for name in own_names(session):
+        if name in by_name:
+            return list(by_name[name])
+    if len(by_name) > 1:
+        raise FormatError(path, None, f"has several sessions, but not {quote(session.session_id)}")
+    # In a file about one session all lines count, whatever name they bear: NeMo does not look at it.
+    return [segment for segments in by_name.values() for segment in segments]
+
+
+def prefer_rttm(session: Session) -> Session:
+    """Return the session with its RTTM, if it has one, as its only annotation.
+
+    The RTTM says who speaks when; a SegLST or CTM says what is said, perhaps word by word, with pauses between.
+    """
+    return replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
+
+
+def is_annotated(session: Session) -> bool:
+    """Return whether the session names a file that says who speaks when."""
+    return bool(session.rttm_path or session.seglst_path or session.ctm_path)
 
 
 def session_regions(session: Session) -> list[Region]:
@@ -63,14 +85,6 @@ def only_name(rttm_path: Path) -> str | None:
     return name
 
 
-def _read(session: Session) -> Iterable[Segment]:
-    if session.seglst_path:
-        return seglst.read(_need_file(session.seglst_path))
-    if session.ctm_path:
-        return ctm.read(_need_file(session.ctm_path))
-    return rttm.stream(_need_file(session.rttm_path)) if session.rttm_path else []
-
-
 def _need_file(path: Path) -> Path:
     """A manifest may come from anywhere: what it names is a plain file, no pipe that one would wait at forever."""
     if not is_file(path):
@@ -78,27 +92,45 @@ def _need_file(path: Path) -> Path:
     return path
 
 
-def _by_name(segments: Iterable[Segment]) -> Mapping[str, list[Segment]]:
+class _Cache:
+    """The files read last: one RTTM may serve thousands of windows. A file that was written again is read again."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[Path, ZeroDuration], tuple[tuple[int, int], ByName]] = OrderedDict()
+        self._n_segments = 0
+
+    def read(self, session: Session, path: Path, zero_duration: ZeroDuration) -> ByName:
+        """Return what the annotation of a session says; `path` is the one of its files that counts."""
+        facts = _need_file(path).stat()
+        version = facts.st_mtime_ns, facts.st_size
+        found, by_name = self._files.pop((path, zero_duration), (None, {}))
+        self._n_segments -= _count(by_name)
+        if found != version:
+            by_name = _read_by_name(session, zero_duration)
+        self._files[path, zero_duration] = version, by_name
+        self._n_segments += _count(by_name)
+        while self._n_segments > MAX_CACHED_SEGMENTS and len(self._files) > 1:
+            _, (_, oldest) = self._files.popitem(last=False)
+            self._n_segments -= _count(oldest)
+        return by_name
+
+
+_CACHE = _Cache()
+
+
+def _count(by_name: ByName) -> int:
+    return sum(map(len, by_name.values()))
+
+
+def _read_by_name(session: Session, zero_duration: ZeroDuration) -> ByName:
+    segments: Iterable[Segment] = []
+    if session.seglst_path:
+        segments = seglst.read(session.seglst_path, zero_duration)
+    elif session.ctm_path:
+        segments = ctm.read(session.ctm_path, zero_duration)
+    elif session.rttm_path:
+        segments = rttm.stream(session.rttm_path, zero_duration)
     by_name = defaultdict(list)
     for segment in segments:
         by_name[segment.session_id].append(segment)
     return dict(by_name)
-
-
-def _own(session: Session, by_name: Mapping[str, list[Segment]], path: Path) -> list[Segment]:
-    for name in own_names(session):
-        if name in by_name:
-            return by_name[name]
-    if len(by_name) > 1:
-        raise FormatError(path, None, f"has several sessions, but not {quote(session.session_id)}")
-    # Of a file about one session all lines count, whatever name they bear: NeMo does not look at it.
-    return next(iter(by_name.values()), [])
-
-
-def _window(session: Session, segments: Iterable[Segment]) -> list[Segment]:
-    first, last = session.offset, inf if session.duration is None else session.offset + session.duration
-    cut = (
-        replace(segment, session_id=session.session_id, start=max(segment.start, first), end=min(segment.end, last))
-        for segment in segments
-    )
-    return [segment for segment in cut if segment.start < segment.end]

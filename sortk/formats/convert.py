@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
-from sortk.formats.annotation import annotated
+from sortk.formats.annotation import session_segments
 from sortk.formats.detect import detect
 from sortk.formats.files import FormatError, files_in, is_file, is_token, quote, read_lines
 from sortk.records import Segment, Session
@@ -63,7 +63,7 @@ def load(source: Path) -> Material:
         return Material(list(stream_segments(source, found)), [])
     if found == "manifest":
         sessions = manifest.read(source)
-        return Material([segment for _, segments in annotated(sessions) for segment in segments], sessions)
+        return Material([segment for session in sessions for segment in session_segments(session)], sessions)
     if found == "kaldi":
         data = kaldi.read(source)
         sessions = [Session(name, path, data.durations.get(name)) for name, path in data.recordings.items()]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.formats import audio, kaldi, lhotse, manifest, mixlist, sources, uem
-from sortk.formats.annotation import annotated
+from sortk.formats.annotation import session_segments
 from sortk.formats.convert import stream_segments
 from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, read_lines
@@ -129,8 +129,8 @@ def _window(path: Path, line: int, item: Session | Source, audio_seconds: float)
 def _check_ends(path: Path, numbered: Numbered, key: str, length: Callable[[Path], float]) -> None:
     """The files that `key` names must parse, and end with the audio."""
     others: dict[str, Any] = {field: None for other, field in ANNOTATIONS.items() if other != key}
-    whole = (replace(session, offset=0.0, duration=None, **others) for _, session in numbered)
-    for (line, _), (session, segments) in zip(numbered, annotated(whole), strict=True):
+    for line, session in numbered:
+        segments = session_segments(replace(session, offset=0.0, duration=None, **others))
         end, audio_seconds = max((segment.end for segment in segments), default=0.0), length(session.audio_path)
         if end > audio_seconds + TOLERANCE:
             file = getattr(session, ANNOTATIONS[key])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -112,7 +112,7 @@ class Diarizer:
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""
         found = name_segments(session.session_id, find_segments(probs, self.options.postprocess))
-        shifted = (replace(s, start=session.offset + s.start, end=session.offset + s.end) for s in found)
+        shifted = (segment.shift(session.offset) for segment in found)
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
     def hear(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sortk.formats import audio
-from sortk.formats.annotation import own_names, recorded_segments, session_regions, session_segments
+from sortk.formats.annotation import own_names, prefer_rttm, recorded_segments, session_regions, session_segments
 from sortk.formats.files import FormatError, is_file
 from sortk.prepare.spans import Span, clip, length, merge, to_seconds, to_us
 from sortk.prepare.timestamps import MIN_WORD_SECONDS, TimestampOptions, split_segment
@@ -115,7 +115,7 @@ def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[s
         raise ValueError(f"session {session.session_id}: it names no RTTM file, so nobody knows who speaks when")
     if not session.rttm_path.is_file():
         raise ValueError(f"session {session.session_id}: its RTTM file does not exist: {session.rttm_path}")
-    segments = recorded_segments(replace(session, seglst_path=None, ctm_path=None))
+    segments = recorded_segments(prefer_rttm(session))
     repairs["rttm_of_other_id"] += any(segment.session_id not in own_names(session) for segment in segments[:1])
     by_speaker: Turns = {}
     for segment in cut_at_end(segments, audio_end, "rttm", repairs):

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from sortk.formats import manifest
-from sortk.formats.annotation import annotated
+from sortk.formats.annotation import prefer_rttm, session_segments
 from sortk.formats.files import read_lines
 from sortk.formats.objects import decode
 from sortk.records import Segment, Session
 from sortk.report.errors import merge_turns
-from sortk.report.session import by_turns
 
 MAX_POINTS = 600  # of a curve; a longer one is thinned
 MAX_SESSIONS = 500  # of a set whose ratios are drawn
@@ -90,7 +89,8 @@ def read_simulation(folder: Path) -> dict[str, Any]:
 def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
     """Histograms over sessions (ratios) and turns (seconds); of a large set, of its first sessions."""
     overlap, silence, turns = [], [], []
-    for session, segments in annotated(map(by_turns, sessions[:MAX_SESSIONS])):
+    for session in sessions[:MAX_SESSIONS]:
+        segments = session_segments(prefer_rttm(session))
         own = measure_ratios(segments, session.duration or 0.0)
         overlap.append(own[0])
         silence.append(own[1])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sortk.formats.annotation import session_regions, session_segments
+from sortk.formats.annotation import prefer_rttm, session_regions, session_segments
 from sortk.records import Segment, Session
 from sortk.report.errors import Errors, find_errors, merge_turns
 from sortk.report.sound import SAMPLE_RATE, encode_peaks, encode_posteriors, encode_sound, read_sound
@@ -37,9 +37,9 @@ def describe_session(
     scored: Scored | None = None,
 ) -> dict[str, Any]:
     """Without sound. Hypothesis and the words that were heard: with times of the audio file."""
-    heard = [shift(segment, -session.offset) for segment in hypothesis]
-    reference = [shift(segment, -session.offset) for segment in session_segments(by_turns(session))]
-    spoken = [shift(segment, -session.offset) for segment in session_segments(session) if segment.text]
+    heard = [segment.shift(-session.offset) for segment in hypothesis]
+    reference = [segment.shift(-session.offset) for segment in session_segments(prefer_rttm(session))]
+    spoken = [segment.shift(-session.offset) for segment in session_segments(session) if segment.text]
     errors = _find_errors(session, reference, heard, scored)
     ends = [segment.end for segment in (*reference, *heard)]
     return {
@@ -52,7 +52,7 @@ def describe_session(
             for mark in errors.marks
         ],
         "spoken": _words(spoken),
-        "heard": _words([shift(word, -session.offset) for word in words]),
+        "heard": _words([word.shift(-session.offset) for word in words]),
         "posteriors": _posteriors(probs),
     }
 
@@ -61,15 +61,6 @@ def describe_sound(session: Session, at_most_seconds: float) -> dict[str, Any]:
     """Sound and waveform of the beginning of a session."""
     samples = read_sound(session, at_most_seconds)
     return {"audio": encode_sound(samples), "peaks": encode_peaks(samples), "audio_seconds": len(samples) / SAMPLE_RATE}
-
-
-def by_turns(session: Session) -> Session:
-    """As the scorer sees it: the RTTM, if there is one, tells who speaks when; a SegLST or CTM what is said."""
-    return replace(session, seglst_path=None, ctm_path=None) if session.rttm_path else session
-
-
-def shift(segment: Segment, seconds: float) -> Segment:
-    return replace(segment, start=segment.start + seconds, end=segment.end + seconds)
 
 
 def _find_errors(

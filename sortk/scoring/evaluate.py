@@ -13,7 +13,7 @@ from sortk.formats.files import atomic_text, read_lines
 from sortk.formats.objects import encode, entries
 from sortk.inference.diarize import POOL, posteriors_path, save_posteriors, unfinished_pools
 from sortk.inference.postprocess import Postprocess, find_segments, name_segments
-from sortk.records import Segment, Session
+from sortk.records import Session
 from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
@@ -61,23 +61,19 @@ def evaluate_diarizer(
             continue
         for name, chosen in postprocessing.items():
             found = name_segments(session.session_id, find_segments(probs, chosen))
-            rttm.write(hypothesis(name, session), [_moved(part, session.offset) for part in found])
+            # Times in files count from the start of the audio file, of which a session may be a part.
+            rttm.write(hypothesis(name, session), [part.shift(session.offset) for part in found])
         save_posteriors(posteriors_path(folder / "probs", session), probs)
     results = []
     for name in postprocessing:
         hypotheses = {
-            session.session_id: [_moved(part, -session.offset) for part in rttm.read(hypothesis(name, session))]
+            session.session_id: [part.shift(-session.offset) for part in rttm.read(hypothesis(name, session))]
             for session in sessions
         }
         report = score_der(references, hypotheses, uem, options)
         log.info("%s, %s, postprocessing %s: DER %.2f %%", test_set, system, name, 100 * report.overall.der)
         results.append(DerResult(system, test_set, name, report))
     return results
-
-
-def _moved(segment: Segment, seconds: float) -> Segment:
-    """A session may be a part of an audio file, and times in files count from the start of that."""
-    return replace(segment, start=segment.start + seconds, end=segment.end + seconds)
 
 
 def evaluate_asr(

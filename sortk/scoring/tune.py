@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from sortk.formats.annotation import annotated, session_regions
+from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.files import FormatError, atomic_text
 from sortk.inference.postprocess import (
     FRAME_SECONDS,
@@ -322,25 +322,15 @@ def read_references(
     sessions: Sequence[Session],
 ) -> tuple[dict[str, list[Segment]], dict[str, list[Region]] | None]:
     """Who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
-    unknown = [session.session_id for session in sessions if not _is_annotated(session)]
+    unknown = [session.session_id for session in sessions if not is_annotated(session)]
     if unknown:
         raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
-    # The RTTM tells who speaks when; a SegLST tells what is said, perhaps word by word, with pauses between.
-    by_rttm = (replace(s, seglst_path=None, ctm_path=None) if s.rttm_path else s for s in sessions)
     references = {
-        session.session_id: [_shifted(segment, session) for segment in segments]
-        for session, segments in annotated(by_rttm)
+        session.session_id: [segment.shift(-session.offset) for segment in session_segments(prefer_rttm(session))]
+        for session in sessions
     }
     uem = {session.session_id: _find_regions(session) for session in sessions}
     return references, uem if any(session.uem_path for session in sessions) else None
-
-
-def _is_annotated(session: Session) -> bool:
-    return bool(session.rttm_path or session.seglst_path or session.ctm_path)
-
-
-def _shifted(segment: Segment, session: Session) -> Segment:
-    return replace(segment, start=segment.start - session.offset, end=segment.end - session.offset)
 
 
 def _find_regions(session: Session) -> list[Region]:
