@@ -5,6 +5,7 @@
     ]
 
 Times may be numbers or, as meeteval writes them, numbers in quotes. `words` may be missing; other keys are ignored.
+Corpora also publish SegLST without times, or with null instead: a reader must ask for it with `untimed="keep"`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from math import nan
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sortk.formats import columns
 from sortk.formats.files import (
@@ -35,18 +37,26 @@ _PLAIN_KEYS = itemgetter("session_id", "speaker", "start_time", "end_time", "wor
 _json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
+Untimed = Literal["error", "keep"]
+"""What becomes of an entry without start_time or end_time: an error, or a segment whose times are nan."""
+
+
+def read(path: Path, zero_duration: ZeroDuration = "error", untimed: Untimed = "error") -> list[Segment]:
     """All segments, in the order of the file."""
-    return list(parse(read_lines(path), path, zero_duration))
+    return list(parse(read_lines(path), path, zero_duration, untimed))
 
 
-def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
+def parse(
+    lines: Lines, path: Path, zero_duration: ZeroDuration = "error", untimed: Untimed = "error"
+) -> Iterator[Segment]:
     """The segments of a whole file, given as numbered lines; `path` is only for messages."""
     value = decode("\n".join(line for _, line in lines), path, None)
     if not isinstance(value, list):
         raise FormatError(path, None, f"SegLST is a JSON list, not {quote(value)}")
     for number, item in enumerate(value, start=1):
-        yield _plain_segment(item) or _segment(Entry.of(item, path, None, label=f"entry {number}: "), zero_duration)
+        yield _plain_segment(item) or _segment(
+            Entry.of(item, path, None, label=f"entry {number}: "), zero_duration, untimed
+        )
 
 
 def _plain_segment(item: Any) -> Segment | None:
@@ -62,8 +72,11 @@ def _plain_segment(item: Any) -> Segment | None:
     return Segment(session_id, speaker, start, end, words)
 
 
-def _segment(entry: Entry, zero_duration: ZeroDuration) -> Segment:
-    start, end = _time(entry, "start_time"), _time(entry, "end_time")
+def _segment(entry: Entry, zero_duration: ZeroDuration, untimed: Untimed) -> Segment:
+    if untimed == "keep" and None in (entry.values.get("start_time"), entry.values.get("end_time")):
+        start = end = nan
+    else:
+        start, end = _time(entry, "start_time"), _time(entry, "end_time")
     if fault := span_fault(start, end, zero_duration):
         raise entry.error(fault)
     return Segment(

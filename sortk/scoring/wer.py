@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 
 from sortk.records import Segment
 from sortk.scoring.normalizers import NormalizerName, find_normalizer
-from sortk.scoring.sessions import note_sessions
+from sortk.scoring.sessions import name_sessions, note_sessions
 from sortk.scoring.tables import TableFormat, format_table, percent
 from sortk.scoring.wer_counts import (
     Assignment,
@@ -93,8 +93,10 @@ def score_words(
     """The word errors of all sessions of the reference; ValueError for what cannot be scored."""
     options = options or WerOptions()
     counted_as = _choose_count(metric, options.style, hypotheses)
-    if counted_as == "tcpwer" and not (references.has_times and hypotheses.has_times):
-        raise ValueError("tcpwer needs times, and an SST has none: give SegLST, STM or CTM, or score cpwer")
+    for side, transcripts in (("reference", references), ("hypothesis", hypotheses)):
+        if counted_as == "tcpwer" and transcripts.untimed:
+            without = f"the {side} has none in {name_sessions(transcripts.untimed)}"
+            raise ValueError(f"tcpwer needs times, and {without}; give SegLST, STM or CTM with times, or score cpwer")
     notes = note_sessions(references.sessions, hypotheses.sessions, counted_as="deleted")
     notes += [f"reference: {note}" for note in references.notes]
     notes += [f"hypothesis: {note}" for note in hypotheses.notes]

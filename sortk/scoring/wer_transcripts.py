@@ -1,7 +1,8 @@
 """What is scored in words: transcripts of sessions, from files of any format that holds words.
 
 SegLST, STM and CTM name speakers and times. An SST (sorted serialized transcript) names speakers, by tokens, and the
-order of words, but no times: its segments count words instead of seconds, so that their order is right.
+order of words, but no times: its segments count words instead of seconds, so that their order is right. So do those of
+a session of SegLST in which any entry has no times: its words are in the order of the file, as meeteval takes them.
 
 `prepare.sst.parse_sst` is strict; what a decoder writes need not be an SST. `parse_turns` takes any text, by these
 rules, and loses no word:
@@ -21,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan, nan
 from pathlib import Path
 
 from sortk.formats import ctm, manifest, seglst, stm
@@ -34,7 +36,7 @@ SPEAKER_TOKEN = re.compile(r"<\|?(spk[^<>|\s]*|cs)\|?>", re.IGNORECASE)
 NUMBERED = re.compile(r"spk0*(\d+)", re.ASCII)
 
 READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
-    "seglst": lambda path: seglst.read(path, zero_duration="keep"),
+    "seglst": lambda path: seglst.read(path, zero_duration="keep", untimed="keep"),
     "stm": lambda path: stm.read(path, zero_duration="keep"),
     "ctm": lambda path: ctm.read(path, zero_duration="keep"),
 }
@@ -49,7 +51,7 @@ class Transcripts:
     """Who said what in each session; a session in which nothing is said has no segments."""
 
     sessions: Mapping[str, Sequence[Segment]]
-    has_times: bool = True  # False: made of SST, starts and ends count words
+    untimed: frozenset[str] = frozenset()  # sessions whose starts and ends count words
     names_speakers: bool = True  # False: one stream of words, as a monaural ASR writes it
     notes: tuple[str, ...] = ()  # sentences about what was odd
 
@@ -61,9 +63,12 @@ class Transcripts:
     @classmethod
     def of_sst(cls, texts: Mapping[str, str]) -> Transcripts:
         """From the SST of each session, or whatever a decoder wrote in its place."""
-        sessions = {session_id: _segments(session_id, parse_turns(text)) for session_id, text in texts.items()}
+        sessions = {
+            name: _count_words(Segment(name, speaker, nan, nan, said) for speaker, said in parse_turns(text))
+            for name, text in texts.items()
+        }
         names_speakers = any(SPEAKER_TOKEN.search(text) for text in texts.values())
-        return cls(sessions, has_times=False, names_speakers=names_speakers, notes=tuple(_notes(texts)))
+        return cls(sessions, frozenset(sessions), names_speakers, tuple(_notes(texts)))
 
     @classmethod
     def read(cls, path: Path, predicted: bool = False) -> Transcripts:
@@ -88,13 +93,17 @@ class Transcripts:
     def _of_sessions(cls, sessions: Mapping[str, Sequence[Segment]]) -> Transcripts:
         for segment in (segment for own in sessions.values() for segment in own if "<" in segment.text):
             if token := SPEAKER_TOKEN.search(segment.text):
-                where = f"session {quote(segment.session_id)}, {segment.speaker} at {segment.start:.3f} s"
+                time = "" if isnan(segment.start) else f" at {segment.start:.3f} s"
+                where = f"session {quote(segment.session_id)}, {segment.speaker}{time}"
                 raise ValueError(
                     f"{where}: {quote(token[0])} in the words would count as a word; "
                     'give such text as lines {"session_id", "text"}'
                 )
         names_speakers = any(len({segment.speaker for segment in own}) > 1 for own in sessions.values())
-        return cls(sessions, names_speakers=names_speakers)
+        untimed = frozenset(name for name, own in sessions.items() if any(isnan(segment.start) for segment in own))
+        ordered = {name: _count_words(own) if name in untimed else own for name, own in sessions.items()}
+        notes = (f"without times, words are in the order of the file: {name_sessions(untimed)}",) if untimed else ()
+        return cls(ordered, untimed, names_speakers, notes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,13 +126,14 @@ def _speaker(token: str, place: int) -> str:
     return NUMBERED.sub(r"spk\1", token)
 
 
-def _segments(session_id: str, turns: Sequence[Turn]) -> list[Segment]:
-    segments = []
+def _count_words(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments in the order given, with the number of words before and after each in place of times."""
+    counted = []
     n_words = 0
-    for speaker, words in turns:
-        start, n_words = n_words, n_words + len(words.split())
-        segments.append(Segment(session_id, speaker, float(start), float(n_words), words))
-    return segments
+    for segment in segments:
+        start, n_words = n_words, n_words + len(segment.text.split())
+        counted.append(replace(segment, start=float(start), end=float(n_words)))
+    return counted
 
 
 def _notes(texts: Mapping[str, str]) -> list[str]:

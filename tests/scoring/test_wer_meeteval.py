@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -80,6 +81,51 @@ def test_a_ctm_file_for_each_speaker(tmp_path: Path) -> None:
         shutil.copy(hyp, folder)
     ref = EXAMPLES / "ref.stm"
     assert score("orcwer", ref, folder) == run_meeteval("orcwer", ref, *hyps)
+
+
+UNTIMED = [
+    {"session_id": "a", "speaker": "ann", "words": "one two three"},
+    {"session_id": "a", "speaker": "bob", "words": "four"},
+    {"session_id": "a", "speaker": "ann", "words": "five six"},
+    {"session_id": "b", "speaker": "ann", "start_time": 5.0, "end_time": 6.0, "words": "last words"},
+    {"session_id": "b", "speaker": "ann", "start_time": 1.0, "end_time": 2.0, "words": "first words"},
+]
+GUESSED = [
+    {"session_id": "a", "speaker": "1", "words": "four five"},
+    {"session_id": "a", "speaker": "2", "words": "one two"},
+    {"session_id": "a", "speaker": "2", "words": "three six"},
+    {"session_id": "b", "speaker": "1", "start_time": 1.0, "end_time": 6.0, "words": "first words last words"},
+]
+TIMES = {"start_time": 9.0, "end_time": 9.5}
+
+
+@pytest.mark.parametrize("metric", ["cpwer", "orcwer"])
+@pytest.mark.parametrize("timed", [(), (0,), (1,), (0, 2)])  # entries of session a that have times, others have none
+def test_seglst_without_times(metric: Metric, timed: tuple[int, ...], tmp_path: Path) -> None:
+    entries = [entry | TIMES if number in timed else entry for number, entry in enumerate(UNTIMED)]
+    ref, hyp = tmp_path / "ref.json", tmp_path / "hyp.json"
+    ref.write_text(json.dumps(entries), encoding="utf-8")
+    hyp.write_text(json.dumps(GUESSED), encoding="utf-8")
+    expected = run_meeteval(metric, ref, hyp)
+    assert score(metric, ref, hyp) == expected
+    with_null = [{"start_time": None, "end_time": None} | entry for entry in entries]  # which meeteval cannot read
+    ref.write_text(json.dumps(with_null), encoding="utf-8")
+    assert score(metric, ref, hyp) == expected
+    assert expected["a"].wrong == 2 and expected["b"].wrong == 0  # by hand: ann's "five" is in the other speaker
+
+
+def test_words_without_times_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    ref, hyp = tmp_path / "ref.json", tmp_path / "hyp.json"
+    ref.write_text(json.dumps(UNTIMED), encoding="utf-8")
+    hyp.write_text(json.dumps(GUESSED), encoding="utf-8")
+    # one two three four five six / four five one two three six: "four five" moved, so two inserted and two deleted.
+    errors = score("wer", ref, hyp)
+    assert errors["a"] == WordErrors(6, 0, 2, 2) and errors["b"] == WordErrors(4)
+    with pytest.raises(ValueError, match=r"tcpwer needs times, and the reference has none in 1 session \(a\)"):
+        score("tcpwer", ref, hyp)
+    report = score_words(Transcripts.read(ref), Transcripts.read(hyp), "cpwer")
+    note = "without times, words are in the order of the file: 1 session (a)"
+    assert report.notes == (f"reference: {note}", f"hypothesis: {note}")
 
 
 SEGMENTS = st.lists(

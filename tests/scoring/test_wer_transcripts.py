@@ -68,7 +68,7 @@ def test_an_sst_counts_words_instead_of_seconds() -> None:
         Segment("s", "spk0", 0.0, 2.0, "well i"),
         Segment("s", "spk1", 2.0, 3.0, "yes"),
     ]
-    assert not transcripts.has_times
+    assert transcripts.untimed == {"s"}
     assert transcripts.names_speakers
     assert not Transcripts.of_sst({"s": "well i"}).names_speakers
 
