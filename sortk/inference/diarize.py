@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import audio, manifest
@@ -31,15 +30,12 @@ from sortk.formats.files import atomic_path, files_in
 from sortk.formats.objects import id_of
 from sortk.inference.int8 import quantize
 from sortk.inference.load import LoadedDiarizer, load_diarizer
-from sortk.inference.mel import subsample_by_blocks
 from sortk.inference.memory import keep_freed_memory
-from sortk.inference.positions import PositionCache
 from sortk.inference.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.inference.postprocess import Postprocess, find_segments, name_segments, read_postprocess
 from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
-from sortk.models.eend import Eend
+from sortk.models.diarizer import StreamableDiarizer
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_frames
-from sortk.models.sortformer import Sortformer
 from sortk.prepare.timestamps import check_file_name
 from sortk.records import Segment, Session
 
@@ -54,7 +50,7 @@ just below 90 s, the longest clips that Sortformer is trained on."""
 OWN_STEPS = "own"
 """In the place of a preset: the model's own steps if it is made for streaming, else the preset of 10 s."""
 
-NOT_STREAMED = "only a Sortformer can be streamed: an EEND model has no order of speakers to remember"
+NOT_STREAMED = "this model cannot be streamed: it does not sort speakers by arrival, so a cache cannot carry them on"
 UNNAMED = "audio"  # session id of samples that come without a name
 POOL = 64  # sessions of which those of like length are heard together
 BATCH_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of padded audio; more is no faster
@@ -83,8 +79,8 @@ class Diarizer:
 
     def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
         self.model, self.options = loaded.model, options or DiarizeOptions()
-        if isinstance(self.model, Sortformer):
-            self._positions = PositionCache(self.model.encoder)
+        self._streaming: StreamingSortformer | None = None
+        if isinstance(self.model, StreamableDiarizer):
             steps = _choose_steps(self.options.streaming or LONG, loaded.streaming)
             self._streaming = StreamingSortformer(self.model, steps)
         elif self.options.streaming is not None:
@@ -133,7 +129,7 @@ class Diarizer:
 
     def stream(self) -> Stream:
         """For samples that come as time goes by: `Stream.hear` them, and `finish`. Speakers are not limited."""
-        if not isinstance(self.model, Sortformer):
+        if self._streaming is None:
             raise ValueError(NOT_STREAMED)
         return Stream(self._streaming)
 
@@ -148,7 +144,7 @@ class Diarizer:
         return kept
 
     def _is_whole(self, n_samples: int) -> bool:
-        if isinstance(self.model, Eend):
+        if self._streaming is None:
             return True
         return self.options.streaming is None and n_samples <= self.options.whole_seconds * SAMPLE_RATE
 
@@ -204,18 +200,9 @@ class Diarizer:
         with torch.inference_mode():
             samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
             lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
-            output = self._diarize(samples, None if len({*lengths.tolist()}) == 1 else lengths)
+            output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
             probs = output.speaker_probs.float().cpu().numpy()
         return [self.limit_speakers(row[:n]) for row, n in zip(probs, n_frames, strict=True)]
-
-    def _diarize(self, samples: Tensor, lengths: Tensor | None) -> SpeakerOutput:
-        if isinstance(self.model, Eend):
-            output: SpeakerOutput = self.model(samples, lengths)
-            return output
-        mel, n_mel = self.model.features(samples, lengths)
-        frames = subsample_by_blocks(self.model.encoder, mel, n_mel)
-        n_frames = None if lengths is None else count_frames(lengths)
-        return self.model.diarize_frames(frames, n_frames, self._positions.find(frames.shape[1], frames.device))
 
     def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
         stream = self.stream()
@@ -250,8 +237,7 @@ def load(
         loaded = load_diarizer(Path(path), device)
     except RuntimeError as error:
         raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
-    if isinstance(loaded.model, Sortformer):
-        loaded.model.encoder.fold_batch_norms()
+    loaded.model.freeze_for_inference()
     if int8:
         quantize(loaded.model)
     return Diarizer(loaded, options)

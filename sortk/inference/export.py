@@ -45,7 +45,7 @@ def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str
     _require_packages()
     loaded = load_diarizer(model_path)
     if not isinstance(loaded.model, Sortformer):
-        raise ValueError(f"{model_path}: only a Sortformer can be exported, not an EEND model")
+        raise ValueError(f"{model_path}: this model cannot be exported, only a Sortformer")
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
     steps = PRESETS[preset] if preset is not None else loaded.streaming or PRESETS[DEFAULT_PRESET]

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sortk.models.eend import Eend
+from sortk.models.diarizer import DiarizerModel
 from sortk.models.fastconformer import Pointwise, Pointwise2d
-from sortk.models.sortformer import Sortformer
 
 ENGINE = "onednn"  # a little faster than the default, where both run
-NOT_QUANTIZED = ("linear_pos",)  # its products are kept, see positions.py
+NOT_QUANTIZED = ("linear_pos",)  # its products are kept, see FastConformer
 
 
 class Int8Linear(nn.Module):
@@ -54,10 +53,9 @@ def _engine(name: str) -> Iterator[None]:
         backend.engine = before
 
 
-def quantize(model: Sortformer | Eend) -> None:
+def quantize(model: DiarizerModel) -> None:
     """Quantises encoder and transformer of a model, in place."""
-    encoder = [model.encoder] if isinstance(model, Sortformer) else []
-    for part in (*encoder, model.transformer.layers):
+    for part in model.quantized_parts():
         for module in list(part.modules()):
             for name, child in list(module.named_children()):
                 if isinstance(child, (nn.Linear, Pointwise, Pointwise2d)) and name not in NOT_QUANTIZED:

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sortk.formats import nemo
-from sortk.formats.files import FormatError, quote
+from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
 from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary
 from sortk.inference.memory import give_back_freed_memory
 from sortk.inference.streaming import StreamingOptions
-from sortk.models.eend import Eend, EendOptions
-from sortk.models.features import LogMel
+from sortk.models.diarizer import DiarizerModel
 from sortk.models.nemo import Converted, convert
-from sortk.models.sortformer import Sortformer, SortformerOptions
-from sortk.models.weights import check_weights
+from sortk.models.registry import build_from, find_kind
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +28,40 @@ log = logging.getLogger(__name__)
 class LoadedDiarizer:
     """A diarizer that is ready to run. Its sizes and feature settings are `model.options`."""
 
-    model: Sortformer | Eend  # in eval mode, on its device
+    model: DiarizerModel  # in eval mode, on its device
     streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
 
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
-    """The diarizer in a model folder or a `.nemo` file."""
+    """Return the diarizer in a model folder or a `.nemo` file."""
     weights, config = read_model(path)
     try:
-        _check_layers(config["options"], len(weights))
-        with torch.device("meta"):  # no random numbers for weights that are there
-            model = _build_diarizer(config)
-        streaming = _streaming_options(config)
-        check_weights(model.state_dict(), weights)
+        if not find_kind(config).is_diarizer:
+            raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
+        model, streaming = build_from(config, weights), _streaming_options(config)
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
-    model.load_state_dict(weights, assign=True)
-    model.features = LogMel(model.options.features)  # constants, which no checkpoint holds
-    return LoadedDiarizer(model.to(device).eval(), streaming)
+    assert isinstance(model, DiarizerModel)
+    return LoadedDiarizer(model.to(device), streaming)
+
+
+@dataclass(frozen=True)
+class LoadedAsr:
+    """An ASR that is ready to run."""
+
+    model: nn.Module  # in eval mode, on its device
+    tokenizer: Tokenizer
+    config: Mapping[str, Any]
+
+
+def load_asr(path: Path, device: torch.device | str = "cpu") -> LoadedAsr:
+    """Return the ASR in a model folder or a `.nemo` file."""
+    weights, config, tokenizer = read_asr(path)
+    try:
+        model = build_from(config, weights)
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    return LoadedAsr(model.to(device), tokenizer, config)
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,14 +73,19 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
-    """The same with the tokenizer that an ASR has."""
+    """Return the same with the tokenizer that an ASR has."""
+    tokenizer: Tokenizer | None = None
     if path.is_dir():
         weights, config = load_model(path)
-        return weights, config, load_tokenizer(path, config)
-    model, tokenizer = _read_nemo(path)
-    if tokenizer is None:
-        raise FormatError(path, None, f"holds the model {model.config['model']!r}, which is not an ASR")
-    return model.weights, model.config, tokenizer
+    else:
+        model, tokenizer = _read_nemo(path)
+        weights, config = model.weights, model.config
+    try:
+        if not find_kind(config).is_asr:
+            raise ValueError(f"holds the model {config['model']!r}, which is not an ASR")
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    return weights, config, tokenizer or load_tokenizer(path, config)
 
 
 def import_nemo(path: Path, out: Path) -> None:
@@ -112,22 +131,6 @@ def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
     if tokenizer.n_tokens > n_rows:
         raise ValueError(f"the tokenizers have {tokenizer.n_tokens} tokens, but the model knows only {n_rows}")
     return tokenizer
-
-
-def _check_layers(options: Mapping[str, Any], n_tensors: int) -> None:
-    """A config may ask for more layers than anybody can build; each has tensors of its own."""
-    for name, part in options.items():
-        n_layers = part.get("n_layers") if isinstance(part, dict) else None
-        if isinstance(n_layers, int) and n_layers > n_tensors:
-            raise ValueError(f"{name}.n_layers is {quote(n_layers)}, but there are only {n_tensors} tensors")
-
-
-def _build_diarizer(config: Mapping[str, Any]) -> Sortformer | Eend:
-    if config["model"] == "sortformer":
-        return Sortformer(SortformerOptions.from_json(config["options"]))
-    if config["model"] in ("eend-sa", "eend-eda"):
-        return Eend(EendOptions.from_json(config["options"]))
-    raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
 
 
 def _streaming_options(config: Mapping[str, Any]) -> StreamingOptions | None:

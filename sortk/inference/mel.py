@@ -1,4 +1,4 @@
-"""Mel frames of a recording that is heard piece by piece, and the model frames below them, with bounded memory.
+"""Mel frames of a recording that comes piece by piece, with bounded memory.
 
 Models that are made for streaming take mel frames as they are. Others (the paper's, offline) scale a clip by its peak
 and normalise each mel bin over the clip, and the end of a stream is not known. The rule here: the clip is everything
@@ -15,18 +15,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sortk.models.fastconformer import FastConformer
 from sortk.models.features import GAIN_FLOOR, LOG_FLOOR, STD_FLOOR, WINDOW_SAMPLES, LogMel
-from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME
+from sortk.models.frames import HOP_SAMPLES
 
 # The window of a mel frame reaches this far to the right of its hop, and as far to the left, where pre-emphasis needs
 # one sample more.
 AHEAD_SAMPLES = WINDOW_SAMPLES // 2
 BEHIND_FRAMES = AHEAD_SAMPLES // HOP_SAMPLES + 1
-
-SUBSAMPLED_AT_A_TIME = (
-    512  # model frames; their first convolution is the largest tensor of all, 80 MB in the 123M model
-)
 
 
 class MelStream:
@@ -99,18 +94,3 @@ class MelStream:
         self._mean = self._mean + distance * (n_new / self._n_counted)
         self._squares = self._squares + (mel - mean).square().sum(dim=1, keepdim=True)
         self._squares = self._squares + distance.square() * (n_before * n_new / self._n_counted)
-
-
-def subsample_by_blocks(encoder: FastConformer, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """What `encoder.subsample` makes of (batch, mel frames, n_mels), but in blocks. (batch, frames, d_model)
-
-    A model frame sees 7 mel frames to either side of its first, so with one more frame on the left, which is then
-    dropped, a block has exactly the frames that the whole has.
-    """
-    blocks = []
-    for start in range(0, mel.shape[1], SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME):
-        n_before = min(start, MEL_PER_FRAME)
-        block = mel[:, start - n_before : start + SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME]
-        n_valid = None if lengths is None else (lengths - start + n_before).clamp(0, block.shape[1])
-        blocks.append(encoder.subsample(block, n_valid)[0][:, n_before // MEL_PER_FRAME :])
-    return torch.cat(blocks, dim=1)

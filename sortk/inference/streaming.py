@@ -29,10 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sortk.inference.mel import MelStream, subsample_by_blocks
-from sortk.inference.positions import PositionCache
+from sortk.inference.mel import MelStream
+from sortk.models.diarizer import StreamableDiarizer
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, MEL_PER_FRAME
-from sortk.models.sortformer import Sortformer
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,16 @@ class StreamingState(NamedTuple):
 class StreamingSortformer:
     """A Sortformer that takes one step at a time; what it remembers is in a state that is handed on."""
 
-    def __init__(self, model: Sortformer, options: StreamingOptions) -> None:
+    def __init__(self, model: StreamableDiarizer, options: StreamingOptions) -> None:
         n_speakers = model.options.n_speakers
         least = n_speakers * (1 + options.silence_per_speaker)
         if options.cache < least:
             raise ValueError(f"a cache of {options.cache} frames is too small for {n_speakers} speakers: give {least}")
         self.model, self.options = model, options
-        self._positions = PositionCache(model.encoder)
 
     def start(self, batch: int = 1) -> StreamingState:
         """Nothing heard yet."""
-        nothing = self.model.features.window.new_zeros(batch, 0, self.model.options.encoder.d_model)
+        nothing = self.model.features.window.new_zeros(batch, 0, self.model.frame_size)
         silence = nothing.new_zeros(batch, nothing.shape[2])
         return StreamingState(nothing, None, nothing, silence, silence.new_zeros(batch, dtype=torch.long))
 
@@ -106,7 +104,7 @@ class StreamingSortformer:
         """(batch, left + chunk + right, d_model) -> (batch, chunk, speakers), and what to remember."""
         n_cache, n_fifo, n_chunk = state.cache.shape[1], state.fifo.shape[1], frames.shape[1] - n_left - n_right
         heard = torch.cat([state.cache, state.fifo, frames], dim=1)
-        output = self.model.diarize_frames(heard, positions=self._positions.find(heard.shape[1], heard.device))
+        output = self.model.diarize_frames(heard)
         parts = torch.split(output.speaker_probs, [n_cache, n_fifo, n_left, n_chunk, n_right], dim=1)
         cache_probs, fifo_probs, _, chunk_probs, _ = parts
         if state.cache_probs is not None:
@@ -213,7 +211,7 @@ class Stream:
         end = min((begin + options.chunk) * MEL_PER_FRAME, n_mel)
         stop = min(end + options.right_context * MEL_PER_FRAME, n_mel)
         mel = self._mel.cut(first * MEL_PER_FRAME, stop, is_last and stop == n_mel)
-        frames = subsample_by_blocks(self._streaming.model.encoder, mel)
+        frames, _ = self._streaming.model.subsample(mel)
         n_right = math.ceil((stop - end) / MEL_PER_FRAME)
         probs, self.state = self._streaming.step(self.state, frames, begin - first, n_right)
         self._n_done += probs.shape[1]

@@ -28,12 +28,11 @@ from sortk.formats import audio
 from sortk.formats.files import FormatError
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
-from sortk.inference.load import LoadedDiarizer, read_asr
-from sortk.models.canary import CanaryOptions
+from sortk.inference.load import LoadedDiarizer, load_asr
+from sortk.models.canary import Canary
 from sortk.models.decoding import DecodingOptions, SstConstraint, search
 from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, count_frames
 from sortk.models.msasr import MsAsr, MsAsrOptions
-from sortk.models.weights import check_weights
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.posteriors import FRAME_US
 from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
@@ -357,18 +356,18 @@ def load_transcriber(
 ) -> Transcriber:
     """A transcriber from a model folder or a `.nemo` file, on the GPU if there is one."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    weights, config, tokenizer = read_asr(path)
-    try:
-        model_options = _read_options(config)
-        model = MsAsr(model_options)
-        prefix = "" if config["model"] == "msasr" else "asr."
-        weights = {f"{prefix}{name}": tensor for name, tensor in weights.items()}
-        check_weights(model.state_dict(), weights)
-        if tokenizer.n_tokens > model_options.asr.n_tokens:
-            raise ValueError(f"{tokenizer.n_tokens} tokens are more than the {model_options.asr.n_tokens} of the model")
-    except ValueError as error:
-        raise FormatError(path, None, str(error)) from None
-    model.load_state_dict(weights)
+    loaded = load_asr(path)
+    tokenizer, config = loaded.tokenizer, loaded.config
+    # A Canary is as NVIDIA trained it: no diarizer supervises it.
+    asr = loaded.model
+    model = MsAsr(MsAsrOptions(asr.options, "none"), asr) if isinstance(asr, Canary) else asr
+    if not isinstance(model, MsAsr):
+        raise FormatError(path, None, f"holds the model {config['model']!r}; transcribe supports msasr and canary")
+    n_tokens = model.options.asr.n_tokens
+    if tokenizer.n_tokens > n_tokens:
+        raise FormatError(path, None, f"{tokenizer.n_tokens} tokens are more than the {n_tokens} of the model")
+    if model.diarizer is not None:
+        model.diarizer.freeze_for_inference()
     diarizer = load(diarizer_path, DiarizeOptions(), device) if diarizer_path else None
     level = config.get("level", "word")
     if level not in ("word", "segment", "sot", "dom-sot"):
@@ -381,14 +380,3 @@ def load_transcriber(
         except (TypeError, ValueError) as error:
             raise FormatError(path, None, f"its config.json: piece_seconds: {error}") from None
     return Transcriber(model.to(device), tokenizer, level, options, diarizer)
-
-
-def _read_options(config: dict[str, object]) -> MsAsrOptions:
-    options = config["options"]
-    assert isinstance(options, dict)
-    if config["model"] == "canary":  # as NVIDIA trained it: nobody tells it who speaks
-        asr = CanaryOptions.from_json(options)
-        return MsAsrOptions(asr, "none")
-    if config["model"] == "msasr":
-        return MsAsrOptions.from_json(options)
-    raise ValueError(f"is {config['model']!r}, not an ASR (msasr or canary)")

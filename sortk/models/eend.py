@@ -9,7 +9,7 @@ EEND-EDA   (Horiguchi et al. 2022)  the head draws from all frames one vector a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from sortk.models.diarizer import DiarizerModel
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, valid_frames
 from sortk.models.options import check_sizes, options_from_json
@@ -89,8 +90,10 @@ def shuffle_frames(frames: Tensor, lengths: Tensor | None) -> Tensor:
     return frames.gather(1, key.argsort(dim=1)[:, :, None].expand_as(frames))
 
 
-class Eend(nn.Module):
+class Eend(DiarizerModel):
     """EEND-SA or, with `options.attractors`, EEND-EDA."""
+
+    options: EendOptions
 
     def __init__(self, options: EendOptions) -> None:
         super().__init__()
@@ -117,3 +120,6 @@ class Eend(nn.Module):
         attractors, existence = self.attractors(embeddings, lengths)
         logits = embeddings @ attractors[:, :-1].transpose(1, 2)
         return SpeakerOutput(logits, lengths, embeddings, existence)
+
+    def quantized_parts(self) -> Sequence[nn.Module]:
+        return (self.transformer.layers,)

@@ -15,21 +15,23 @@ parameters are NVIDIA's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
-from sortk.models.frames import key_bias, sinusoids, valid_frames
-from sortk.models.options import check_sizes
+from sortk.models.features import FeatureOptions
+from sortk.models.frames import MEL_PER_FRAME, key_bias, sinusoids, valid_frames
+from sortk.models.options import check_sizes, options_from_json
 
 QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores never exist as a whole
-
-Positions = Sequence[Tensor | None]  # for each layer (heads, d_k, 2 frames), see `FastConformer.project_positions`
+SUBSAMPLED_AT_A_TIME = 512  # frames: the first convolution makes the largest tensor of all, 80 MB in the 123M model
+POSITIONS_KEPT = 1536  # frames, 123 s: 113 MB in the 123M model. Projecting is a small part of longer clips
+POSITIONS_GROW_BY = 256  # frames
 
 
 @dataclass(frozen=True)
@@ -332,6 +334,8 @@ class FastConformer(nn.Module):
         self.pre_encode = Subsampling(n_mels, options.subsampling_channels, options.d_model)
         self.dropout = nn.Dropout(options.dropout)
         self.layers = nn.ModuleList(ConformerLayer(options) for _ in range(options.n_layers))
+        self._keeps_positions, self._n_kept = False, 0
+        self._kept_positions: list[Tensor | None] = []
 
     def forward(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
@@ -339,39 +343,80 @@ class FastConformer(nn.Module):
         return self.encode(frames, lengths)[0], lengths
 
     def subsample(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,)."""
-        frames: Tensor
-        frames, lengths = self.pre_encode(mel, lengths)
-        return frames, lengths
+        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,).
 
-    def encode(
-        self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """(batch, frames, d_model) -> twice the same shape: the output, and what the lower half of the layers makes.
-
-        `positions`, if at hand, must be of that many frames.
+        Without gradients it works in blocks. A frame sees 7 mel frames to either side of its first, so with one more
+        frame on the left, which is then dropped, a block has exactly the frames of the clip.
         """
+        frames: Tensor
+        if torch.is_grad_enabled() or mel.shape[1] <= SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME:
+            frames, lengths = self.pre_encode(mel, lengths)
+            return frames, lengths
+        blocks = []
+        for start in range(0, mel.shape[1], SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME):
+            n_before = min(start, MEL_PER_FRAME)
+            block = mel[:, start - n_before : start + SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME]
+            n_valid = None if lengths is None else (lengths - start + n_before).clamp(0, block.shape[1])
+            blocks.append(self.pre_encode(block, n_valid)[0][:, n_before // MEL_PER_FRAME :])
+        n_frames = None if lengths is None else (lengths + MEL_PER_FRAME - 1) // MEL_PER_FRAME
+        return torch.cat(blocks, dim=1), n_frames
+
+    def encode(self, frames: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(batch, frames, d_model) -> twice the same shape: the output, and what the lower half of the layers makes."""
         valid = valid_frames(lengths, frames.shape[1])
-        by_layer = self._project_by_layer(frames.shape[1], frames.device) if positions is None else positions
+        positions = self._find_positions(frames.shape[1], frames.device)
         x: Tensor = self.dropout(frames * math.sqrt(self.options.d_model) if self.options.scale_input else frames)
         lower = x
-        for number, (layer, projected) in enumerate(zip(self.layers, by_layer, strict=True), start=1):
+        for number, (layer, projected) in enumerate(zip(self.layers, positions, strict=True), start=1):
             x = layer(x, projected, valid)
             lower = x if number <= (len(self.layers) + 1) // 2 else lower
         return x, lower
 
-    def project_positions(self, n_frames: int, device: torch.device) -> Positions:
-        """What each layer makes of the distances. It depends on the number of frames only: who encodes many clips of
-        one length, with fixed weights, may keep it (8 % of the work at batch 1)."""
-        return list(self._project_by_layer(n_frames, device))
-
-    def fold_batch_norms(self) -> None:
-        """For inference only: the weights are no longer those of a checkpoint."""
+    def freeze_for_inference(self) -> None:
+        """Fold batch norms into the convolutions, and keep projected positions: they depend on the number of frames
+        only, and are 8 % of the work at batch 1. The weights must not change afterwards."""
         for layer in self.layers:
             cast(ConformerLayer, layer).conv.fold_batch_norm()
+        self._keeps_positions = True
 
-    def _project_by_layer(self, n_frames: int, device: torch.device) -> Iterator[Tensor | None]:
+    def _find_positions(self, n_frames: int, device: torch.device) -> Iterable[Tensor | None]:
+        if not self._keeps_positions or n_frames > POSITIONS_KEPT:
+            return self._project_positions(n_frames, device)
+        if n_frames > self._n_kept:
+            self._n_kept = math.ceil(n_frames / POSITIONS_GROW_BY) * POSITIONS_GROW_BY
+            self._kept_positions = list(self._project_positions(self._n_kept, device))
+        # Those of fewer frames are the middle of those of more.
+        first, stop = self._n_kept - n_frames, self._n_kept + n_frames
+        return [None if layer is None else layer[..., first:stop] for layer in self._kept_positions]
+
+    def _project_positions(self, n_frames: int, device: torch.device) -> Iterator[Tensor | None]:
+        """Yield what each layer makes of the distances, (heads, d_k, 2 frames)."""
         distances = relative_sinusoids(n_frames, self.options.d_model, device)
         for layer in self.layers:
             attention = cast(ConformerLayer, layer).self_attn
             yield attention.project_positions(distances) if self.options.positions else None
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """An encoder alone (NVIDIA's NEST), with the features that it was trained on."""
+
+    features: FeatureOptions = field(default_factory=FeatureOptions)
+    encoder: FastConformerOptions = field(default_factory=FastConformerOptions)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> EncoderOptions:
+        """Return the inverse of `to_json`; a field that is left out has its default."""
+        return options_from_json(cls, fields, "an encoder")
+
+
+class PretrainedEncoder(nn.Module):
+    """The weights of an encoder, to start training from."""
+
+    def __init__(self, options: EncoderOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.encoder = FastConformer(options.encoder, options.features.n_mels)

@@ -85,11 +85,12 @@ def _undithered(features: FeatureOptions) -> FeatureOptions:
 class MsAsr(nn.Module):
     """Speech of several speakers to a sorted serialized transcript."""
 
-    def __init__(self, options: MsAsrOptions) -> None:
+    def __init__(self, options: MsAsrOptions, asr: Canary | None = None) -> None:
+        """`asr`: the Canary to use; None: a new one."""
         super().__init__()
         self.options = options
         supervised = options.supervision != "none"
-        self.asr = Canary(options.asr)
+        self.asr = asr or Canary(options.asr)
         self.diarizer = Sortformer(options.diarizer) if supervised and options.diarizer is not None else None
         d_model = options.asr.encoder.d_model
         self.kernels = SpeakerKernels(options.kernels, options.n_speakers, d_model) if supervised else None
@@ -139,5 +140,5 @@ class MsAsr(nn.Module):
         learns = self.options.supervision == "finetuned" and torch.is_grad_enabled()
         with torch.set_grad_enabled(learns):
             mel, mel_lengths = self.diarizer.features(samples, lengths) if heard is None else heard
-            frames, n_frames = self.diarizer.encoder.subsample(mel, mel_lengths)
+            frames, n_frames = self.diarizer.subsample(mel, mel_lengths)
             return self.diarizer.diarize_frames(frames, n_frames).speaker_probs

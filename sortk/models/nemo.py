@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sortk.models.canary import Canary, CanaryOptions, Decoder
-from sortk.models.fastconformer import FastConformer, FastConformerOptions
+from sortk.models.canary import Canary, Decoder
 from sortk.models.features import WINDOW_SAMPLES, mel_filters
 from sortk.models.nemo_config import convert_canary, convert_encoder, convert_sortformer, find_tokenizers
 from sortk.models.nemo_names import CANARY_NAMES, EMBEDDING, OUTPUT, SORTFORMER_NAMES, Names, name_tensor
-from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.registry import build_on_meta
 from sortk.models.weights import check_weights
 
 
@@ -45,11 +44,7 @@ def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Convert
     """A whole model."""
     kind = _find_kind(config)
     converted = kind.convert_config(config)
-    n_layers = sum(converted["options"][part]["n_layers"] for part in kind.parts if converted["options"][part])
-    if n_layers > len(tensors):
-        raise ValueError(f"the config asks for {n_layers} layers, but there are only {len(tensors)} tensors")
-    with torch.device("meta"):  # shapes only: a config may ask for any size
-        model = kind.build(converted["options"])
+    model = build_on_meta(converted, len(tensors))
     expected = model.state_dict()
     left_out = {name: why for name in tensors for prefix, why in kind.left_out.items() if name.startswith(prefix)}
     found = {name: tensor for name, tensor in tensors.items() if name not in left_out}
@@ -121,11 +116,6 @@ def _check_decoder(tensors: Mapping[str, Tensor], decoder: Decoder) -> None:
         raise ValueError(f"tensor '{OUTPUT}.weight' is not {embedding!r}; sortk supports one for both only")
 
 
-def _build_encoder(options: Mapping[str, Any]) -> nn.Module:
-    encoder = FastConformer(FastConformerOptions(**options["encoder"]), options["features"]["n_mels"])
-    return nn.ModuleDict({"encoder": encoder})
-
-
 def _no_files(_config: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
@@ -141,8 +131,6 @@ class _Kind:
     """How to make a model of ours from one class of NeMo."""
 
     convert_config: Callable[[Mapping[str, Any]], dict[str, Any]]
-    build: Callable[[Mapping[str, Any]], nn.Module]  # from our options
-    parts: tuple[str, ...]  # of the options, those that have layers
     names: Names
     left_out: Mapping[str, str]  # how names of tensors that we do without begin, and why
     find_files: Callable[[Mapping[str, Any]], dict[str, str]] = _no_files  # see `Converted.files`
@@ -150,22 +138,16 @@ class _Kind:
 
 _SORTFORMER = _Kind(
     convert_sortformer,
-    lambda options: Sortformer(SortformerOptions.from_json(options)),
-    ("encoder", "transformer"),
     SORTFORMER_NAMES,
     CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
 )
 _ENCODER = _Kind(
     convert_encoder,
-    _build_encoder,
-    ("encoder",),
     {},
     CONSTANTS | dict.fromkeys(("decoder.", "quantizer.", "mask_processor."), "only for pretraining the encoder"),
 )
 _CANARY = _Kind(
     convert_canary,
-    lambda options: Canary(CanaryOptions.from_json(options)),
-    ("encoder", "transformer", "decoder"),
     CANARY_NAMES,
     CONSTANTS
     | {f"{EMBEDDING}.position_embedding.pos_enc": "a constant that sortk computes"}

@@ -18,14 +18,15 @@ Left out are its constants `preprocessor.featurizer.*` and `sortformer_modules.h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.models.fastconformer import FastConformer, FastConformerOptions, Positions
+from sortk.models.diarizer import StreamableDiarizer
+from sortk.models.fastconformer import FastConformer, FastConformerOptions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import SpeakerOutput
 from sortk.models.options import check_sizes, options_from_json
@@ -69,14 +70,16 @@ SIZES = {
 }
 
 
-class Sortformer(nn.Module):
+class Sortformer(StreamableDiarizer):
     """f_Theta of Eq. 2, with logits for probabilities."""
+
+    options: SortformerOptions
 
     def __init__(self, options: SortformerOptions) -> None:
         super().__init__()
         self.options = options
         d_model = options.transformer.d_model
-        self.embedding_size = options.encoder.d_model
+        self.embedding_size = self.frame_size = options.encoder.d_model
         self.features = LogMel(options.features)
         self.encoder = FastConformer(options.encoder, options.features.n_mels)
         self.encoder_proj = nn.Linear(options.encoder.d_model, d_model)
@@ -88,15 +91,23 @@ class Sortformer(nn.Module):
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
         """(batch, samples) at 16 kHz, (batch,) samples of each clip or None if nothing is padded."""
         mel, lengths = self.features(samples, lengths)
-        frames, lengths = self.encoder.subsample(mel, lengths)
+        frames, lengths = self.subsample(mel, lengths)
         return self.diarize_frames(frames, lengths)
 
-    def diarize_frames(
-        self, frames: Tensor, lengths: Tensor | None = None, positions: Positions | None = None
-    ) -> SpeakerOutput:
-        """From (batch, frames, encoder.d_model), as `encoder.subsample` gives them, on."""
-        encoded, voices = self.encoder.encode(frames, lengths, positions)
+    def subsample(self, mel: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(batch, mel frames, n_mels), (batch,) -> (batch, frames, encoder.d_model), (batch,)."""
+        return self.encoder.subsample(mel, lengths)
+
+    def diarize_frames(self, frames: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
+        """Return the output for (batch, frames, encoder.d_model) as `subsample` makes them."""
+        encoded, voices = self.encoder.encode(frames, lengths)
         x = self.transformer(self.encoder_proj(encoded), lengths)
         x = self.hidden(self.dropout(functional.relu(x)))
         logits = self.speakers(self.dropout(functional.relu(x)))
         return SpeakerOutput(logits, lengths, voices)
+
+    def freeze_for_inference(self) -> None:
+        self.encoder.freeze_for_inference()
+
+    def quantized_parts(self) -> Sequence[nn.Module]:
+        return self.encoder, self.transformer.layers

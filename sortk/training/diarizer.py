@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.models.eend import Eend
+from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import SpeakerOutput, valid_frames
-from sortk.models.sortformer import Sortformer
 from sortk.training.batches import Batch, BatchLoader
 from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
 from sortk.training.processes import current_processes, sum_numbers
@@ -28,7 +27,7 @@ class DiarizerTask(nn.Module):
     the only task for a while (`identify`), and then beside diarization, with `speaker_weight` that falls to 0.
     """
 
-    def __init__(self, model: Sortformer | Eend, alpha: float, validation: BatchLoader, n_identities: int = 0) -> None:
+    def __init__(self, model: DiarizerModel, alpha: float, validation: BatchLoader, n_identities: int = 0) -> None:
         super().__init__()
         self.model, self.alpha, self.validation = model, alpha, validation
         self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None

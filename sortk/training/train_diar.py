@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sortk.formats.model_folder import save_model
-from sortk.models.eend import Eend, EendOptions
+from sortk.models import registry
+from sortk.models.diarizer import DiarizerModel
+from sortk.models.eend import EendOptions
 from sortk.models.fastconformer import RelativeAttention
-from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
+from sortk.models.sortformer import SIZES
 from sortk.models.transformer import SelfAttention
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator, name_voice
@@ -132,29 +134,34 @@ def compare_frames(model: nn.Module) -> None:
 
 def build_diarizer(
     options: TrainDiarOptions, initial: Mapping[str, Any] | None = None
-) -> tuple[Sortformer | Eend, dict[str, Any]]:
-    """The model, with new weights, and the config from which it can be built again.
+) -> tuple[DiarizerModel, dict[str, Any]]:
+    """Return the model, with new weights, and the config from which it can be built again."""
+    kind, built = choose_model(options, initial)
+    config = {"model": kind, "options": replace(built, n_speakers=options.n_speakers).to_json()}
+    config |= {"streaming": initial["streaming"]} if initial and "streaming" in initial else {}
+    model = registry.build(config)
+    assert isinstance(model, DiarizerModel)
+    return model, config
 
-    A Sortformer that starts from a model with the config `initial` has that model's sizes.
+
+def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -> tuple[str, Any]:
+    """Return kind and options of the model to train.
+
+    They are those of the diarizer to start from; of an encoder alone (NEST), as far as it goes.
     """
-    if options.model == "sortformer":
-        built = replace(choose_sizes(options, initial), n_speakers=options.n_speakers)
-        streaming = {"streaming": initial["streaming"]} if initial and "streaming" in initial else {}
-        return Sortformer(built), {"model": "sortformer", "options": built.to_json()} | streaming
-    baseline = EendOptions(n_speakers=options.n_speakers, attractors=options.model == "eend-eda")
-    return Eend(baseline), {"model": options.model, "options": baseline.to_json()}
-
-
-def choose_sizes(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -> SortformerOptions:
-    """Of the model to start from; of an encoder alone (NEST), as far as it goes."""
+    if options.model != "sortformer":
+        return options.model, EendOptions(attractors=options.model == "eend-eda")
     sizes = SIZES[options.size]
-    if initial is not None and initial["model"] == "sortformer":
-        return SortformerOptions.from_json(initial["options"])
-    if initial is not None and initial["model"] == "encoder":
-        given = SortformerOptions.from_json(initial["options"])
-        features = replace(given.features, gain=sizes.features.gain)  # the diarizer's own, in the paper too
-        return replace(sizes, features=features, encoder=given.encoder)
-    return sizes
+    if initial is None:
+        return options.model, sizes
+    given = registry.find_kind(initial)
+    if given.is_diarizer:
+        return initial["model"], given.options.from_json(initial["options"])
+    if initial["model"] == "encoder":
+        encoder = given.options.from_json(initial["options"])
+        features = replace(encoder.features, gain=sizes.features.gain)  # the diarizer's own, in the paper too
+        return options.model, replace(sizes, features=features, encoder=encoder.encoder)
+    return options.model, sizes
 
 
 def count_parameters(model: nn.Module) -> int:

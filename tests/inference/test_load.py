@@ -123,7 +123,10 @@ def test_on_another_device(archive: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda config: {"model": "waveform"}, "holds the model 'waveform', which is not a diarizer"),
+        (
+            lambda config: {"model": "waveform"},
+            "the model 'waveform' is unknown; this version",
+        ),
         (lambda config: {"options": config["options"] | {"depth": 3}}, "not the options of a Sortformer: .*'depth'"),
         (lambda config: {"options": config["options"] | {"n_speakers": 5}}, "tensor 'speakers.weight' is 3 x 8, but"),
         (lambda config: {"streaming": {"chunks": 3}}, "not the settings of a streaming model: .*'chunks'"),

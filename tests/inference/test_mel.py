@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sortk.inference import mel
-from sortk.inference.mel import MelStream, subsample_by_blocks
-from sortk.models.fastconformer import FastConformer, FastConformerOptions
+from sortk.inference.mel import MelStream
 from sortk.models.features import FeatureOptions, LogMel
 
 PLAIN = FeatureOptions(n_mels=20, gain=False, normalize="none")
@@ -69,18 +67,3 @@ def test_what_is_not_needed_is_forgotten() -> None:
         stream.hear(noise(12800))
         stream.cut(start, start + 80, is_last=False)
     assert stream.n_samples == 100 * 12800 and stream._samples.shape[1] < 3 * 12800
-
-
-@pytest.mark.parametrize("n_mel", [1, 7, 8, 9, 64, 65, 200])
-@pytest.mark.parametrize("padded", [False, True])
-def test_blocks_of_subsampled_frames(n_mel: int, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mel, "SUBSAMPLED_AT_A_TIME", 4)
-    encoder = FastConformer(FastConformerOptions(d_model=16, n_layers=1, n_heads=2, subsampling_channels=8), 20).eval()
-    frames, lengths = torch.randn(2, n_mel, 20), torch.tensor([n_mel, n_mel // 3]) if padded else None
-    with torch.inference_mode():
-        whole, n_valid = encoder.subsample(frames, lengths)
-        blocks = subsample_by_blocks(encoder, frames, lengths)
-    assert blocks.shape == whole.shape
-    for row in range(2):
-        n = int(n_valid[row]) if n_valid is not None else whole.shape[1]
-        torch.testing.assert_close(blocks[row, :n], whole[row, :n], atol=1e-5, rtol=1e-5)

@@ -301,7 +301,7 @@ def test_broken_folders_are_sentences(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match=sentence):
             load_transcriber(folder, device="cpu")
 
-    refuse("is 'sortformer', not an ASR", model="sortformer")
+    refuse("holds the model 'sortformer', which is not an ASR", model="sortformer")
     refuse("says nothing about a tokenizer", tokenizer=None)
     refuse("its transcripts are of an unknown level, 'letter'", level="letter")
     refuse("tensor 'adapters", options=replace(SUPERVISED, adapters=4).to_json())

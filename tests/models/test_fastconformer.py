@@ -139,10 +139,34 @@ def test_a_clip_without_any_frame_gives_no_nan() -> None:
     assert frames.isfinite().all()
 
 
-def test_projected_positions_can_be_kept() -> None:
-    encoder, frames = make_encoder(SMALL), torch.randn(2, 9, 32)
-    kept = encoder.project_positions(9, frames.device)
-    assert torch.equal(encoder.encode(frames, positions=kept)[0], encoder.encode(frames)[0])
+@torch.inference_mode()
+def test_positions_that_are_kept_are_those_of_any_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastconformer, "POSITIONS_GROW_BY", 4)
+    monkeypatch.setattr(fastconformer, "POSITIONS_KEPT", 12)
+    encoder, frames = make_encoder(SMALL), torch.randn(2, 14, 32)
+    expected = {n: encoder.encode(frames[:, :n])[0] for n in (9, 3, 12, 13, 10)}
+    encoder.freeze_for_inference()
+    for n, output in expected.items():
+        torch.testing.assert_close(encoder.encode(frames[:, :n])[0], output, atol=1e-5, rtol=0)
+    assert encoder._n_kept == 12
+
+
+@pytest.mark.parametrize("n_mel", [1, 7, 8, 9, 64, 65, 200])
+@pytest.mark.parametrize("padded", [False, True])
+def test_frames_are_subsampled_in_blocks(n_mel: int, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastconformer, "SUBSAMPLED_AT_A_TIME", 4)
+    encoder, mel = make_encoder(SMALL), torch.randn(2, n_mel, 20)
+    lengths = torch.tensor([n_mel, n_mel // 3]) if padded else None
+    with torch.enable_grad():
+        expected, n_expected = encoder.subsample(mel, lengths)
+    with torch.no_grad():
+        frames, n_frames = encoder.subsample(mel, lengths)
+    assert frames.shape == expected.shape
+    assert (n_frames is None) == (n_expected is None) == (not padded)
+    for row in range(2):
+        n = int(n_expected[row]) if n_expected is not None else expected.shape[1]
+        assert n_frames is None or int(n_frames[row]) == n
+        torch.testing.assert_close(frames[row, :n], expected[row, :n], atol=1e-5, rtol=1e-5)
 
 
 def test_without_positions_the_encoder_is_permutation_equivariant() -> None:

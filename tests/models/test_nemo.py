@@ -228,7 +228,7 @@ def test_a_nest_is_its_encoder_alone() -> None:
         ("encoder.n_heads", 3, "d_model 16 must be a multiple of twice n_heads 3"),
         ("encoder.n_layers", "two", "encoder.n_layers is 'two', not a whole number"),
         ("encoder.n_layers", 0, "encoder.n_layers is 0, not a whole number from 1"),
-        ("encoder.n_layers", 5000, "the config asks for 5001 layers"),
+        ("encoder.n_layers", 5000, "options.encoder.n_layers is 5000, but there are only"),
         ("encoder.d_model", 10**9, "encoder.d_model is 1000000000, not a whole number from 1 to"),
         ("encoder.xscaling", "maybe", "encoder.xscaling is 'maybe', neither true nor false"),
         ("encoder.novelty", 1, "encoder.novelty is 1; sortk does not know this setting"),
