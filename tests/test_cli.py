@@ -42,9 +42,9 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def simulate(voices: Path, out: Path, *more: object) -> Result:
-    return sortk(
-        "simulate", "--sources", voices, "--out", out, "--hours", 0.01, "--seconds", 9, "--speakers", "2-3", *more
-    )
+    options = {"--hours": 0.01, "--seconds": 9, "--speakers": "2-3"}
+    usual = [part for name, value in options.items() if name not in more for part in (name, value)]
+    return sortk("simulate", "--sources", voices, "--out", out, *usual, *more)
 
 
 def test_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -10,7 +11,36 @@ from typing import Any
 import click
 
 
-class SortkGroup(click.Group):
+class CheckedGroup(click.Group):
+    """Refuses an option that is given twice and takes one value; click would keep the last one silently."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            own = click.Context(command, info_name=name, parent=ctx, resilient_parsing=True)
+            with contextlib.suppress(click.UsageError):  # reported when the command itself parses its arguments
+                order = command.make_parser(own).parse_args(list(rest))[2]
+                options = [param for param in order if isinstance(param, click.Option)]
+                for option in options:
+                    n_times = options.count(option)
+                    if n_times > 1 and not (option.multiple or option.is_flag or option.count):
+                        raise RepeatedOption(f"{option.opts[-1]} is given {n_times} times; give it once", own)
+        return name, command, rest
+
+
+class RepeatedOption(click.ClickException):
+    """An option that takes one value was given several."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, ctx: click.Context) -> None:
+        super().__init__(message)
+        self.ctx = ctx
+
+
+class SortkGroup(CheckedGroup):
     """Turns the errors of library code into one clean line; lists commands in sections, as they were added."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,13 +1,15 @@
-"""Stage 8 on files of any system: score der, cpwer, tcpwer, orcwer, wer."""
+"""Stage 8 on files of any system: score der, cpwer, tcpwer, orcwer, wer, compare."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sortk.cli.group import CheckedGroup
 from sortk.cli.options import (
     FILE,
     given_only,
@@ -16,37 +18,71 @@ from sortk.cli.options import (
     with_verbosity,
 )
 
+if TYPE_CHECKING:
+    from sortk.scoring.der import DerReport
+    from sortk.scoring.wer import WerReport
 
-@click.group()
+
+@click.group(cls=CheckedGroup)
 def score() -> None:
-    """Score hypotheses of any system: speakers (der) or words (cpwer, tcpwer, orcwer, wer)."""
+    """Score hypotheses of any system: speakers (der) or words (cpwer, tcpwer, orcwer, wer); compare two systems."""
+
+
+DER_OPTIONS = with_options(
+    click.option("--uem", type=FILE, help="What is scored: a UEM file, or a folder of them.  [default: all speech]"),
+    click.option(
+        "--collar", type=float, help="Seconds on EACH side of a reference boundary not scored.  [default: 0.25]"
+    ),
+    click.option("--skip-overlap", is_flag=True, help="Do not score where several reference speakers talk."),
+    click.option(
+        "--scorer",
+        type=click.Choice(["fast", "pyannote", "nist"]),
+        help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules."
+        "  [default: fast]",
+    ),
+)
+NORMALIZER = click.option(
+    "--normalizer",
+    type=click.Choice(["none", "lower", "whisper", "chime8"]),
+    default="none",
+    show_default=True,
+    help="Text rules for both sides.",
+)
+OUTPUT = with_options(
+    click.option("--json", "json_path", type=FILE, help="Write all numbers to this file, rates as fractions."),
+    click.option(
+        "--format",
+        "table_format",
+        type=click.Choice(["text", "md", "csv"]),
+        default="text",
+        show_default=True,
+        help="Format of the printed table.",
+    ),
+)
 
 
 @score.command("der")
 @click.option("--ref", type=FILE, required=True, help="Who speaks when: an RTTM file, or a folder of them.")
-@click.option("--hyp", type=FILE, required=True, help="What a diarizer found: an RTTM file, or a folder of them.")
-@click.option("--uem", type=FILE, help="What is scored: a UEM file, or a folder of them.  [default: all speech]")
-@click.option("--collar", type=float, help="Seconds on EACH side of a reference boundary not scored.  [default: 0.25]")
-@click.option("--skip-overlap", is_flag=True, help="Do not score where several reference speakers talk.")
 @click.option(
-    "--scorer",
-    type=click.Choice(["fast", "pyannote", "nist"]),
-    help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules."
-    "  [default: fast]",
+    "--hyp",
+    "hyps",
+    type=FILE,
+    required=True,
+    multiple=True,
+    help="What a diarizer found: an RTTM file, or a folder of them. Repeat it to see several systems side by side.",
 )
+@DER_OPTIONS
 @click.option("--by-speakers", is_flag=True, help="Also by the number of reference speakers.")
-@click.option("--json", "json_path", type=FILE, help="Write all numbers to this file, rates as fractions.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["text", "md", "csv"]),
-    default="text",
-    show_default=True,
-    help="The table's.",
-)
+@OUTPUT
 @with_verbosity
 def score_der(
-    ref: Path, hyp: Path, uem: Path | None, by_speakers: bool, json_path: Path | None, style: Any, **given: Any
+    ref: Path,
+    hyps: Sequence[Path],
+    uem: Path | None,
+    by_speakers: bool,
+    json_path: Path | None,
+    table_format: Any,
+    **given: Any,
 ) -> None:
     """Diarization error rate: a row per session, and OVERALL of all errors over all speech.
 
@@ -55,40 +91,66 @@ def score_der(
 
     Example: sortk score der --ref ref.rttm --hyp hyp.rttm --uem all.uem --collar 0.25 --by-speakers
     """
-    from sortk.folders import write_json
-    from sortk.scoring.der import score_files
-    from sortk.scoring.der_counts import DerOptions
     from sortk.scoring.der_table import as_json, describe_settings, format_report
 
-    report = score_files(ref, hyp, uem, typed_options(DerOptions, [], **given_only(given)))
-    for note in report.notes:
-        logging.getLogger(__name__).warning("sortk: %s", note)
+    reports = _read_der(ref, hyps, uem, given)
+    [first, *others] = reports.values()
+    _write(json_path, reports, as_json)
+    if table_format == "csv":
+        logging.getLogger(__name__).info("%s", describe_settings(first))
+    elif others:
+        click.echo(describe_settings(first) + "\n")
+    click.echo(_format_systems(reports, table_format) if others else format_report(first, table_format, by_speakers))
+
+
+def _read_der(ref: Path, hyps: Sequence[Path], uem: Path | None, given: dict[str, Any]) -> dict[str, DerReport]:
+    from sortk.scoring.compare import name_systems
+    from sortk.scoring.der import score_files
+    from sortk.scoring.der_counts import DerOptions
+
+    options = typed_options(DerOptions, [], **given_only(given))
+    reports = {name: score_files(ref, hyp, uem, options) for name, hyp in zip(name_systems(hyps), hyps, strict=True)}
+    _note(reports)
+    return reports
+
+
+def _note(reports: dict[str, Any]) -> None:
+    """Log what a reader of the scores should know; of several systems, with the name of the system."""
+    for name, report in reports.items():
+        for note in report.notes:
+            logging.getLogger(__name__).warning("sortk: %s", f"{name}: {note}" if len(reports) > 1 else note)
+
+
+def _write(json_path: Path | None, reports: dict[str, Any], as_json: Any) -> None:
+    """Write one report as it is, several as {"systems": {name: report}}."""
+    from sortk.formats.files import atomic_text
+    from sortk.formats.objects import encode
+
     if json_path:
-        write_json(json_path, as_json(report))
-    if style == "csv":
-        logging.getLogger(__name__).info("%s", describe_settings(report))
-    click.echo(format_report(report, style, by_speakers))
+        contents = {name: as_json(report) for name, report in reports.items()}
+        [first, *others] = contents.values()
+        with atomic_text(json_path) as file:
+            file.write(encode({"systems": contents} if others else first) + "\n")
+
+
+def _format_systems(reports: dict[str, Any], table_format: Any) -> str:
+    from sortk.scoring.compare import format_systems
+
+    return format_systems(reports, table_format)
 
 
 SCORE_WORDS = with_options(
     click.option("--ref", type=FILE, required=True, help="What was said: SegLST, STM, CTM or SST; file or folder."),
-    click.option("--hyp", type=FILE, required=True, help="What was recognised, in any of these formats."),
     click.option(
-        "--normalizer",
-        type=click.Choice(["none", "lower", "whisper", "chime8"]),
-        default="none",
-        show_default=True,
-        help="Text rules for both sides.",
+        "--hyp",
+        "hyps",
+        type=FILE,
+        required=True,
+        multiple=True,
+        help="What was recognised, in any of these formats. Repeat it to see several systems side by side.",
     ),
-    click.option("--json", "json_path", type=FILE, help="Write settings, overall and sessions to this file."),
-    click.option(
-        "--format",
-        "table_format",
-        type=click.Choice(["text", "md", "csv"]),
-        default="text",
-        show_default=True,
-        help="Of the printed table.",
-    ),
+    NORMALIZER,
+    OUTPUT,
 )
 
 
@@ -146,18 +208,94 @@ def wer(style: str, **common: Any) -> None:
 
 
 def _score_words(
-    metric: Any, ref: Path, hyp: Path, normalizer: Any, json_path: Path | None, table_format: Any, **settings: Any
+    metric: Any,
+    ref: Path,
+    hyps: Sequence[Path],
+    normalizer: Any,
+    json_path: Path | None,
+    table_format: Any,
+    **settings: Any,
 ) -> None:
-    from sortk.formats.files import atomic_text
-    from sortk.formats.objects import encode
-    from sortk.scoring.wer import WerOptions, as_json, format_report, score_words
+    from sortk.scoring.wer import as_json, describe_settings, format_report
+
+    reports = _read_words(metric, ref, hyps, normalizer, settings)
+    [first, *others] = reports.values()
+    _write(json_path, reports, as_json)
+    if others and table_format != "csv":
+        click.echo(describe_settings(first) + "\n")
+    click.echo(_format_systems(reports, table_format) if others else format_report(first, table_format))
+
+
+def _read_words(
+    metric: Any, ref: Path, hyps: Sequence[Path], normalizer: Any, settings: dict[str, Any]
+) -> dict[str, WerReport]:
+    from sortk.scoring.compare import name_systems
+    from sortk.scoring.wer import WerOptions, score_words
     from sortk.scoring.wer_transcripts import Transcripts
 
-    options = WerOptions(normalizer, **settings)
-    report = score_words(Transcripts.read(ref), Transcripts.read(hyp, predicted=True), metric, options)
+    options, reference = WerOptions(normalizer, **settings), Transcripts.read(ref)
+    reports = {
+        name: score_words(reference, Transcripts.read(hyp, predicted=True), metric, options)
+        for name, hyp in zip(name_systems(hyps), hyps, strict=True)
+    }
+    _note(reports)
+    return reports
+
+
+@score.command()
+@click.option(
+    "--metric",
+    type=click.Choice(["der", "cpwer", "orcwer", "wer"]),
+    default="der",
+    show_default=True,
+    help="The error rate to compare.",
+)
+@click.option("--ref", type=FILE, required=True, help="The reference, a file or a folder, as for that score.")
+@click.option("--hyp", "hyps", type=FILE, required=True, multiple=True, help="A system's output; give two or more.")
+@DER_OPTIONS
+@NORMALIZER
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn sets of sessions.")
+@OUTPUT
+@with_verbosity
+def compare(
+    metric: str,
+    ref: Path,
+    hyps: Sequence[Path],
+    uem: Path | None,
+    normalizer: str,
+    seed: int,
+    json_path: Path | None,
+    table_format: Any,
+    **given: Any,
+) -> None:
+    """Tell whether systems differ: each further --hyp against the first, by a paired bootstrap over sessions.
+
+    The difference is that of the pooled rates in percentage points: below 0, the system is better than the first one.
+    p is the two-sided p-value. The options of der apply to der, --normalizer to the word error rates.
+
+    Example: sortk score compare --metric der --ref ref.rttm --hyp a.rttm --hyp b.rttm
+    """
+    from dataclasses import asdict
+
+    from sortk.formats.files import atomic_text
+    from sortk.formats.objects import encode
+    from sortk.scoring import der_table, wer
+    from sortk.scoring.compare import compare_systems, format_comparison
+
+    if len(hyps) < 2:
+        raise click.UsageError("a comparison needs two systems; give --hyp at least twice")
+    reports: dict[str, Any]
+    if metric == "der":
+        reports = _read_der(ref, hyps, uem, given)
+        settings = der_table.describe_settings(next(iter(reports.values())))
+    else:
+        reports = _read_words(metric, ref, hyps, normalizer, {})
+        settings = wer.describe_settings(next(iter(reports.values())))
+    differences = compare_systems(reports, seed)
     if json_path:
+        found = {name: asdict(difference) for name, difference in differences.items()}
         with atomic_text(json_path) as file:
-            file.write(encode(as_json(report)) + "\n")
-    for note in report.notes:
-        logging.getLogger(__name__).warning(note)
-    click.echo(format_report(report, table_format))
+            file.write(encode({"metric": metric, "first": next(iter(reports)), "differences": found}) + "\n")
+    if table_format != "csv":
+        click.echo(settings + "\n")
+    click.echo(format_comparison(reports, differences, table_format))

@@ -15,17 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from sortk.formats import rttm, uem
 from sortk.formats.files import files_in, quote
 from sortk.records import Region, Segment
+from sortk.scoring.bootstrap import bootstrap
 from sortk.scoring.der_counts import DerCounts, DerOptions
 from sortk.scoring.der_pyannote import count_errors
 from sortk.scoring.intervals import prepare_reference, tabulate_segments
 from sortk.scoring.sessions import check_case, name_sessions, note_sessions
-
-N_BOOTSTRAP = 1000  # sets of as many sessions, drawn with replacement
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,6 @@ class DerReport:
         """In which the pooled DER of 95 % of the sets lies that are drawn from these sessions; None for one session."""
         errors = [session.counts.errors for session in self.sessions]
         return bootstrap([error.wrong for error in errors], [error.scored for error in errors], seed)
-
-
-def bootstrap(wrong: Sequence[float], scored: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % interval of sum(wrong) / sum(scored) over sets of sessions drawn from these; None for one session."""
-    n_sessions = len(wrong)
-    if n_sessions < 2:
-        return None
-    drawn = np.random.default_rng(seed).integers(n_sessions, size=(N_BOOTSTRAP, n_sessions))
-    sums = np.asarray(scored)[drawn].sum(axis=1)
-    if not (sums > 0).all():
-        return None
-    low, high = np.quantile(np.asarray(wrong)[drawn].sum(axis=1) / sums, [0.025, 0.975]).tolist()
-    return low, high
 
 
 def score_der(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sortk.scoring.der import N_BOOTSTRAP, DerReport
+from sortk.scoring.bootstrap import N_DRAWS
+from sortk.scoring.der import DerReport
 from sortk.scoring.der_counts import DerCounts, ErrorSeconds
 from sortk.scoring.tables import TableFormat, format_table, percent
 
@@ -52,7 +53,7 @@ def _interval(report: DerReport) -> str:
     if interval is None:
         return ""
     low, high = map(percent, interval)
-    return f"DER of OVERALL, 95 % interval: {low} to {high} ({N_BOOTSTRAP} draws of {len(report.sessions)} sessions)"
+    return f"DER of OVERALL, 95 % interval: {low} to {high} ({N_DRAWS} draws of {len(report.sessions)} sessions)"
 
 
 def as_json(report: DerReport) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.scoring import paper
-from sortk.scoring.der import bootstrap
+from sortk.scoring.bootstrap import bootstrap
 from sortk.scoring.paper import Numbers
 from sortk.scoring.results import METRICS, NOT_MEASURED
 from sortk.scoring.tables import format_table, percent

@@ -122,3 +122,59 @@ def test_what_cannot_be_scored_is_one_sentence(ref: Path, hyp: Path, tmp_path: P
     assert "broken.rttm, line 1: start is not a number" in failed(
         score_der("--ref", ref, "--hyp", tmp_path / "broken.rttm")
     )
+
+
+def test_several_hypotheses_stand_side_by_side(ref: Path, hyp: Path, tmp_path: Path) -> None:
+    perfect = write(tmp_path / "good.rttm", ("m1", 0, 10, "x"), ("m1", 10, 20, "y"), ("m2", 0, 20, "x"))
+    written = tmp_path / "der.json"
+    result = score_der("--ref", ref, "--hyp", hyp, "--hyp", perfect, "--collar", 0, "--json", written)
+    assert result.exit_code == 0, result.output
+    cells = {row.split("  ")[0]: row.split()[-2:] for row in result.stdout.splitlines() if row}
+    assert cells["session"] == ["hyp.rttm", "good.rttm"]
+    assert cells["m1"] == ["10.00", "0.00"] and cells["m2"] == ["25.00", "0.00"]
+    assert cells["OVERALL"] == ["17.50", "0.00"] and cells["OVERALL miss"] == ["12.50", "0.00"]
+    systems = json.loads(written.read_text())["systems"]
+    assert [systems[name]["overall"]["der"] for name in ("hyp.rttm", "good.rttm")] == [0.175, 0.0]
+    result = score_der("--ref", ref, "--hyp", hyp, "--hyp", hyp)
+    assert "is given twice" in failed(result)
+
+
+def test_an_option_that_takes_one_value_is_refused_if_it_is_given_twice(ref: Path, hyp: Path) -> None:
+    result = score_der("--ref", ref, "--ref", ref, "--hyp", hyp)
+    assert result.exit_code == 2 and "--ref is given 2 times; give it once" in result.stderr
+    result = CliRunner().invoke(main, ["status", "--recipe", "mini", "--recipe", "ami"])
+    assert result.exit_code == 2 and "--recipe is given 2 times; give it once" in result.stderr
+    result = CliRunner().invoke(main, ["status", "--recipe", "mini", "--set", "seed=1", "--set", "asr=false"])
+    assert result.exit_code == 0, result.output
+
+
+def test_compare(ref: Path, hyp: Path, tmp_path: Path) -> None:
+    """Two sessions, 20 s each: the first system is wrong for 2 and 5 s, the second for 4 and 1 s.
+
+    The four sets of two sessions have the differences 4/40 (twice the first session), -2/40, -2/40 and -8/40: one of
+    four is positive, so p = 2 * 1/4.
+    """
+    other = write(tmp_path / "other.rttm", ("m1", 0, 14, "x"), ("m1", 14, 20, "y"), ("m2", 0, 19, "x"))
+    arguments = ["score", "compare", "--ref", ref, "--hyp", hyp, "--hyp", other, "--collar", 0]
+    result = CliRunner().invoke(main, [str(argument) for argument in [*arguments, "--json", tmp_path / "c.json"]])
+    assert result.exit_code == 0, result.output
+    rows = [row.split() for row in result.stdout.splitlines()[2:]]
+    assert rows[1] == ["hyp.rttm", "2", "17.50"]
+    assert rows[2][:4] == ["other.rttm", "2", "12.50", "-5.00"] and rows[2][-1] == "0.5000"
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert found["first"] == "hyp.rttm" and found["differences"]["other.rttm"]["p_value"] == 0.5
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments[:6]])
+    assert result.exit_code == 2 and "give --hyp at least twice" in result.stderr
+
+
+def test_compare_words(tmp_path: Path) -> None:
+    lines = {"ref": ("a b c d", "e f"), "one": ("a b c x", "e f"), "two": ("a x y d", "e")}
+    for name, (first, second) in lines.items():
+        (tmp_path / f"{name}.stm").write_text(f"s1 1 a 0 1 {first}\ns2 1 a 0 1 {second}\n")
+    files = [tmp_path / f"{name}.stm" for name in lines]
+    arguments = ["score", "compare", "--metric", "cpwer", "--ref", files[0], "--hyp", files[1], "--hyp", files[2]]
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    # 1 of 6 words against 3 of 6; no set of sessions has the first system worse.
+    assert result.stdout.splitlines()[-1].split()[:4] == ["two.stm", "2", "50.00", "+33.33"]
+    assert result.stdout.splitlines()[-1].split()[-1] == "0.0000"

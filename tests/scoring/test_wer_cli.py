@@ -61,7 +61,7 @@ def test_an_empty_hypothesis_is_all_deleted_and_told(ref: Path, name: str, text:
     result = score("cpwer", "--ref", ref, "--hyp", write_hypothesis(ref, text, name), "-q")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].split()[-1] == "100.00"
-    assert result.stderr == "no hypothesis, counted as all deleted: 1 session (s)\n"
+    assert result.stderr == "sortk: no hypothesis, counted as all deleted: 1 session (s)\n"
 
 
 @pytest.mark.parametrize(
