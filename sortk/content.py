@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sortk.formats.files import atomic_text
@@ -36,10 +36,21 @@ def content_key(path: Path) -> str:
             own = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
             named = sorted({file for listed in own for file in named_files(listed)} - set(own))
             return _join([f"{file.relative_to(path)} {cache.key(file)}" for file in own] + list(map(cache.key, named)))
-        if not path.is_file():
-            return MISSING
-        named = named_files(path)
+        named = named_files(path) if path.is_file() else ()
         return _join(map(cache.key, [path, *named])) if named else cache.key(path)
+
+
+def input_keys(inputs: Mapping[str, Path | None]) -> dict[str, str]:
+    """Return the keys of the inputs of a command by their names; what a manifest names has a key of its own."""
+    keys = {}
+    for name, path in inputs.items():
+        if path is None:
+            continue
+        named = named_files(path) if path.is_file() else ()
+        with _Cache() as cache:
+            keys |= {f"files that {name} names": _join(map(cache.key, named))} if named else {}
+            keys[name] = cache.key(path) if named else content_key(path)
+    return keys
 
 
 def _is_hidden(file: Path, folder: Path) -> bool:

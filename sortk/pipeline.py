@@ -40,6 +40,8 @@ class Stage:
     """Files from outside the experiment whose content counts as a setting."""
     trains: bool = False
     """Several processes, started by torchrun, may do it together."""
+    revision: int = 0
+    """Raised when new code makes another result of the same settings, so that what the old code made is stale."""
     wanted: Callable[[Recipe], bool] = lambda recipe: True
     """A recipe may do without it; a later stage then does without its folder."""
 
@@ -91,7 +93,8 @@ class Experiment:
         tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
         hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
         inputs = {needed.folder_name: self.identity(needed).key for needed in self.inputs(stage)}
-        return Identity(stage.title, {"seed": self.recipe.seed} | tables | hashes, inputs)
+        revision = {"revision": stage.revision} if stage.revision else {}
+        return Identity(stage.title, {"seed": self.recipe.seed} | revision | tables | hashes, inputs)
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:

@@ -25,7 +25,7 @@ from sortk.corpora.registry import prepare_corpus
 from sortk.folders import find_commit, write_json
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import SstOptions, SstSummary, serialize_sessions
+from sortk.prepare.sst import CutWords, SstOptions, SstSummary, serialize_sessions
 from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Session
 from sortk.slurm.arrays import SlurmArrays
@@ -33,7 +33,7 @@ from sortk.slurm.arrays import SlurmArrays
 if TYPE_CHECKING:
     from sortk.prepare.pieces import SpeakerIndex
     from sortk.report.experiment import ExperimentFolders
-    from sortk.scoring.results import WerResult
+    from sortk.scoring.results import Coverage, WerResult
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ def simulate(run: StageRun) -> None:
 
 
 def clean(run: StageRun) -> None:
-    """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples), rejected.jsonl."""
+    """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples to learn from),
+    scored/<split>.jsonl (samples with every word, for test sets), rejected.jsonl."""
     from sortk.prepare.clean import clean_sets
 
     sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
@@ -90,17 +91,25 @@ def timestamps(run: StageRun) -> None:
 
 
 def sst(run: StageRun) -> None:
-    """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript."""
+    """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript; the same
+    of the samples to score, in scored/."""
     words = run.inputs["timestamps"] / "seglst"
     summaries = {}
-    for path in sorted((run.inputs["clean"] / "asr").glob("*.jsonl")):
-        summary = serialize_manifest(path, words, run.recipe.sst, run.out / path.name, run.run_jobs)
-        summaries[path.stem] = summary.to_json()
+    kinds: dict[str, tuple[Path, CutWords]] = {"asr": (run.out, "error"), "scored": (run.out / "scored", "middle")}
+    for kind, (out, cut_words) in kinds.items():
+        for path in sorted((run.inputs["clean"] / kind).glob("*.jsonl")):
+            summary = serialize_manifest(path, words, run.recipe.sst, out / path.name, run.run_jobs, cut_words)
+            summaries[(out / path.stem).relative_to(run.out).as_posix()] = summary.to_json()
     write_json(run.out / "summary.json", summaries)
 
 
 def serialize_manifest(
-    samples_path: Path, words: Path, options: SstOptions, out: Path, run_jobs: RunJobs
+    samples_path: Path,
+    words: Path,
+    options: SstOptions,
+    out: Path,
+    run_jobs: RunJobs,
+    cut_words: CutWords = "error",
 ) -> SstSummary:
     """The samples of a manifest with their SST as text, from the words of their recordings."""
     from sortk.formats import manifest
@@ -110,7 +119,7 @@ def serialize_manifest(
         replace(sample, seglst_path=words / sample.seglst_path.name) if sample.seglst_path else sample
         for sample in manifest.read(samples_path)
     ]
-    serialized, summary = serialize_sessions(samples, options, run_jobs)
+    serialized, summary = serialize_sessions(samples, options, run_jobs, cut_words)
     manifest.write(out, serialized)
     log.info("%s: %s", out.name, summary)
     return summary
@@ -232,7 +241,8 @@ def score(run: StageRun) -> None:
     settings = {"seed": recipe.seed} | {
         table: dataclasses.asdict(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
     }
-    results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer)
+    coverage = _read_coverage(run) if wer else []
+    results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage)
     write_json(run.out / "scores.json", as_json(results))
     with atomic_text(run.out / "RESULTS.md") as file:
         file.write(format_results(results))
@@ -294,12 +304,20 @@ def _score_asr(run: StageRun) -> list[WerResult]:
             transcriber,
             system,
             name,
-            manifest.read(run.inputs["sst"] / f"{name}.jsonl"),
+            manifest.read(run.inputs["sst"] / "scored" / f"{name}.jsonl"),
             options,
             run.recipe.train_asr.speaker_tokens,
             run.out / "hyp" / name / "words",
         )
     ]
+
+
+def _read_coverage(run: StageRun) -> list[Coverage]:
+    from sortk.report.curves import read_json
+    from sortk.scoring.results import Coverage
+
+    cleaned, serialized = (read_json(run.inputs[stage] / "summary.json") for stage in ("clean", "sst"))
+    return [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in run.recipe.score.sets]
 
 
 def _sets_of(*folders: Path) -> dict[str, list[Session]]:
@@ -343,7 +361,7 @@ STAGES = (
         files=lambda recipe: clip_folders(recipe.simulate),
     ),
     # Cutting between words needs their times, so stage 2 gives them as stage 3 will.
-    Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean),
+    Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean, revision=1),
     Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
     Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
     # Conversations on the fly have the ratios of the simulate table.
@@ -371,7 +389,7 @@ STAGES = (
         8,
         "score",
         tables=("score",),
-        reads=("prepare", "simulate", "sst", "train-diar", "train-asr", "tune"),
+        reads=("prepare", "simulate", "clean", "sst", "train-diar", "train-asr", "tune"),
         run=score,
     ),
 )

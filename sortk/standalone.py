@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sortk.cluster import build_together
-from sortk.content import content_key
+from sortk.content import input_keys
 from sortk.corpora.options import PrepareOptions
 from sortk.folders import Folder, Identity, build_folder, settings_of, write_json
 from sortk.prepare.clean_options import CleanOptions
@@ -39,7 +39,7 @@ def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJ
         prepare_into(options, partial, seed, run_jobs)
 
     settings = {"seed": seed} | settings_of(options)
-    inputs = {path.name: content_key(path) for path in ready_sources(options)}
+    inputs = input_keys({path.name: path for path in ready_sources(options)})
     build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
 
 
@@ -67,8 +67,7 @@ def simulate_folder(
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"seed": seed, "split": split} | settings_of(options)
-    inputs = {sources_path.name: content_key(sources_path)}
-    inputs |= {f"folder {path}": content_key(path) for path in clip_folders(options)}
+    inputs = input_keys({sources_path.name: sources_path} | {f"folder {path}": path for path in clip_folders(options)})
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -84,7 +83,7 @@ def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: R
         write_json(partial / "summary.json", summary.to_json())
 
     settings = {"librispeech": str(librispeech)}
-    inputs = {list_path.name: content_key(list_path)}
+    inputs = input_keys({list_path.name: list_path})
     build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
 
 
@@ -113,8 +112,7 @@ def clean_folder(
 
     settings = settings_of(options) | settings_of(words)
     settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
-    given = {manifest_path.name: manifest_path, "probs": probs_dir, "diarizer": diarizer}
-    inputs = {name: content_key(path) for name, path in given.items() if path}
+    inputs = input_keys({manifest_path.name: manifest_path, "probs": probs_dir, "diarizer": diarizer})
     build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
 
 
@@ -126,7 +124,7 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
     def work(partial: Path) -> None:
         log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
 
-    inputs = {path.name: content_key(path) for path in files_in(seglst, ".json")}
+    inputs = input_keys({path.name: path for path in files_in(seglst, ".json")})
     folder = Folder(out, marker=".done.json")
     build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
 
@@ -168,7 +166,7 @@ def train_diar_folder(
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
 
     def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
-        inputs = {name: content_key(path) for name, path in given.items() if path}
+        inputs = input_keys(given)
         return build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), lead, force)
 
     build_together(build, work)
@@ -222,7 +220,7 @@ def train_asr_folder(
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
 
     def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
-        inputs = {name: content_key(path) for name, path in given.items() if path}
+        inputs = input_keys(given)
         return build_folder(Folder(out), Identity("sortk train-asr", settings, inputs), lead, force)
 
     build_together(build, work)

@@ -245,7 +245,7 @@ def test_what_changed_behind_a_manifest_is_noticed(voices: Path, tmp_path: Path)
     assert sortk(*command).exit_code == 0
     path = tmp_path / "sim" / "rttm" / "sim-000000.rttm"
     path.write_text(path.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
-    assert "its input files that it names changed" in failed(sortk(*command))
+    assert "its input files that manifest.jsonl names changed" in failed(sortk(*command))
 
 
 def test_other_noise_in_a_folder_of_the_same_name_is_noticed(voices: Path, tmp_path: Path) -> None:

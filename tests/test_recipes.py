@@ -71,7 +71,7 @@ def test_audiomnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ami(tmp_path: Path) -> None:
     run("ami", tmp_path, "--variant", "debug")
     assert count_lines(tmp_path, "02-clean/diar/train.jsonl") >= 5
-    assert count_lines(tmp_path, "04-sst/test.jsonl") >= 3
+    assert count_lines(tmp_path, "04-sst/scored/test.jsonl") >= 3
     measured = scores(tmp_path, "debug")
     assert {entry["test_set"] for entry in measured["der"]} == {"test", "ch109"}
     assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen"] * 4
@@ -118,7 +118,7 @@ def test_librispeechmix(tmp_path: Path) -> None:
     assert counted == {"cpwer"}  # as Appendix D has it, whatever the model has written
     for name, count in (("train", 12), ("valid", 12), ("test-3mix", 4)):  # all of them, whole
         assert count_lines(tmp_path, f"01-simulate/{name}.jsonl") == count
-        assert count_lines(tmp_path, f"04-sst/{name}.jsonl") == count
+        assert count_lines(tmp_path, f"04-sst/scored/{name}.jsonl") == count
 
 
 @pytest.mark.parametrize("name", ["ami", "callhome", "dihard3", "librispeechmix"])

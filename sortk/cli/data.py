@@ -148,7 +148,8 @@ def clean(
 ) -> None:
     """Stage 2: refine annotations, cut windows and samples, drop what would spoil a model.
 
-    Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s), rejected.jsonl and summary.json.
+    Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s to learn from), scored/ (samples of 10-20 s that
+    keep every word, to score), rejected.jsonl and summary.json.
 
     Example: sortk clean --manifest data/ami.jsonl --out data/ami-clean --nj 4
     """

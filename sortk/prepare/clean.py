@@ -2,8 +2,14 @@
 
     session --load, repair--> turns, words --refine--> tight turns --cut--> pieces --rules--> kept | rejected
 
+    diar/     windows that a diarizer learns from
+    asr/      samples of 10 to 20 s that an MS-ASR learns from, by the rules of Appendix A; validation has them too, so
+              that its loss is one of samples like those of training
+    scored/   samples of 10 to 20 s that cover every word: what stage 8 scores, if the set is one that it scores
+
 Nothing is copied: a piece is a line of a manifest that names the original audio with offset and duration, the refined
-RTTM of the whole recording, and its transcript. The pieces tile the recording, so kept and rejected time add up to it.
+RTTM of the whole recording, and its transcript. The pieces of each output tile
+the recording, so kept and rejected time add up to it.
 A session is one unit of work, and its result file is written last: a killed run goes on with the first one missing.
 """
 
@@ -23,7 +29,7 @@ from sortk.formats.annotation import only_name, own_names
 from sortk.formats.files import atomic_text, is_file, quote
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
-from sortk.prepare.clean_summary import CleanSummary
+from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
 from sortk.prepare.posteriors import find_posteriors, hear_speakers
 from sortk.prepare.recordings import Recording, Turns, load_recording
 from sortk.prepare.refine import refine_turns
@@ -34,13 +40,14 @@ from sortk.prepare.rules import (
     has_no_words,
     judge,
     sample_rules,
+    scored_rules,
     start_rules,
     window_rules,
 )
 from sortk.prepare.spans import Profile, Span, to_seconds, to_us
 from sortk.prepare.timestamps import TimestampOptions, check_file_name
 from sortk.prepare.verdict import Verdict, piece_id
-from sortk.prepare.windows import count_word_cuts, cut_samples, cut_windows, find_gaps
+from sortk.prepare.windows import count_word_cuts, cut_samples, cut_scored, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
 
 __all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_set", "clean_sets"]
@@ -116,7 +123,7 @@ def clean_set(
     run_jobs: RunJobs = map,
     probs_dir: Path | None = None,
 ) -> CleanSummary:
-    """Cleans the sessions that are not done yet, then writes the two manifests of the set.
+    """Cleans the sessions that are not done yet, then writes the manifests of the set.
 
     `words` are the options of stage 3, so that cuts made here lie between the words that it will find. `probs_dir`
     holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow with the
@@ -126,7 +133,7 @@ def clean_set(
     paths, summary = CleanPaths(out), CleanSummary()
     for of_session in run_jobs(partial(clean_session, options, words, out, probs_dir), sessions):
         summary.add(of_session)
-    for output in ("diar", "asr"):
+    for output in OUTPUTS:
         manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output))
     log.info("%s\n%s", set_name, summary)
     return summary
@@ -172,17 +179,24 @@ def clean_session(
     view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
     gaps = find_gaps(recording.words, recording.span)
     windows = cut_into_windows(recording.span, gaps, view, options)
-    n_word_cuts = count_word_cuts([window.span for window in windows], gaps)
-    repairs = recording.repairs + Counter(no_speech_kept=n_unheard, word_cut_by_window=n_word_cuts)
+    min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
+    scored = [view.sample(piece) for piece in cut_scored(recording.span, gaps, view.profile, min_us, max_us)]
+    repairs = recording.repairs + Counter(
+        no_speech_kept=n_unheard,
+        word_cut_by_window=count_word_cuts([window.span for window in windows], gaps),
+        word_cut_by_scored=count_word_cuts([piece.span for piece in scored], gaps),
+    )
     verdict = Verdict(session.session_id, CleanSummary(1, repairs=dict(repairs)))
     verdict.reject_outside(recording.outside)
     verdict.judge("diar", windows, window_rules(options))
     if recording.entries is None:
-        verdict.judge("asr", [view.sample(recording.span)], {"no_transcript": has_no_words})
+        for output in ("asr", "scored"):
+            verdict.judge(output, [view.sample(recording.span)], {"no_transcript": has_no_words})
     else:
         fillers = options.find_fillers(words.lang)
         samples = cut_into_samples(recording.span, gaps, view, options, fillers)
         verdict.judge("asr", samples, sample_rules(options, fillers))
+        verdict.judge("scored", scored, scored_rules())
         seglst.write(paths.seglst(session), recording.entries)
     rttm.write(paths.rttm(session), _as_segments(recording.session_id, turns))
     with atomic_text(paths.result(session)) as file:
@@ -248,7 +262,7 @@ def _read_pieces(sessions: Sequence[Session], paths: CleanPaths, output: str) ->
                 offset=to_seconds(start),
                 num_speakers=n_speakers,
                 rttm_path=paths.rttm(session),
-                seglst_path=paths.seglst(session) if output == "asr" else None,
+                seglst_path=None if output == "diar" else paths.seglst(session),
                 extra=session.extra,
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sortk.prepare.spans import to_seconds
 
-OUTPUTS = ("diar", "asr")
+OUTPUTS = ("diar", "asr", "scored")
 
 
 @dataclass

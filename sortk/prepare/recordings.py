@@ -12,7 +12,9 @@ Repairs, by the name under which the summary counts them:
     transcript_empty        entries of the transcript that hold no word
     speakers_without_rttm   speakers of the transcript whom the annotation does not know
     no_speech_kept          turns that no detector heard (see refine.py): kept as they were
+    words_outside_uem       words of the session that its UEM leaves out
     word_cut_by_window      windows that end inside a word, because there is no gap between words (see windows.py)
+    word_cut_by_scored      the same of samples to be scored: the word belongs to the sample that its middle is in
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ class TimedWord(NamedTuple):
     end: int
     speaker: str
     text: str
+
+    def is_in(self, span: Span) -> bool:
+        """Return whether the word belongs to the span: its middle is in it."""
+        return span[0] <= (self.start + self.end) / 2 < span[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,14 @@ def load_recording(session: Session, word_options: TimestampOptions, check_audio
     session_span, audio_end = _find_span(session, repairs)
     span = _restrict_to_uem(session, session_span)
     turns = _read_turns(session, span, audio_end, repairs)
-    entries = _read_transcript(session, span, audio_end, repairs)
+    entries = _read_transcript(session, session_span, audio_end, repairs)
+    if entries is not None:
+        outside = [entry for entry in entries if not _overlaps(entry, span)]
+        repairs["words_outside_uem"] += sum(len(entry.text.split()) for entry in outside)
+        entries = [entry for entry in entries if _overlaps(entry, span)]
+        repairs["transcript_empty"] += sum(not entry.text.split() for entry in entries)
     words = sorted(time_words(entries or [], word_options), key=lambda word: word.start)
+    repairs["words_outside_uem"] += sum(word.is_in(session_span) and not word.is_in(span) for word in words)
     repairs["speakers_without_rttm"] += len({word.speaker for word in words} - turns.keys())
     return Recording(session.session_id, session_span, span, turns, entries, words, +repairs)
 
@@ -134,13 +146,12 @@ def _read_transcript(session: Session, span: Span, audio_end: int, repairs: Coun
     if session.seglst_path is None and session.ctm_path is None:
         return None
     whole = replace(session, offset=0.0, duration=None, rttm_path=None)
-    entries = [
-        entry
-        for entry in cut_at_end(session_segments(whole), audio_end, "transcript", repairs)
-        if to_us(entry.start) < span[1] and to_us(entry.end) > span[0]
-    ]
-    repairs["transcript_empty"] += sum(not entry.text.split() for entry in entries)
-    return entries
+    entries = cut_at_end(session_segments(whole), audio_end, "transcript", repairs)
+    return [entry for entry in entries if _overlaps(entry, span)]
+
+
+def _overlaps(entry: Segment, span: Span) -> bool:
+    return to_us(entry.start) < span[1] and to_us(entry.end) > span[0]
 
 
 def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs: Counter[str]) -> Iterator[Segment]:

@@ -136,6 +136,11 @@ def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, R
     }
 
 
+def scored_rules() -> dict[str, Rule]:
+    """What leaves a piece of a test set unscored: nothing but that it has no word. Appendix A is about training."""
+    return {"no_words": has_no_words}
+
+
 def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
     """What may be wrong with the beginning of a sample."""
     max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(options.edge_seconds)
@@ -170,7 +175,7 @@ class RecordingView:
         start, end = span
         first = bisect_left(self._starts, start - self._longest)
         near = [word for word in self._words[first : bisect_left(self._starts, end)] if word.end > start]
-        words = [word for word in near if start <= (word.start + word.end) / 2 < end]
+        words = [word for word in near if word.is_in(span)]
         n_cut = sum(_lies_across(word, start) or _lies_across(word, end) for word in near)
         window = self.window(span)
         speakers = window.speakers | {word.speaker for word in words}

@@ -244,13 +244,22 @@ def _sst_error(place: int, token: str, fault: str) -> ValueError:
 # Windows
 
 
-def cut_window(words: Iterable[Segment], offset: float, duration: float | None = None) -> list[Segment]:
+CutWords = Literal["error", "middle"]
+"""What becomes of a word that an edge of a window cuts: an error, or it belongs to the window that its middle is in."""
+
+
+def cut_window(
+    words: Iterable[Segment], offset: float, duration: float | None = None, cut_words: CutWords = "error"
+) -> list[Segment]:
     """The words inside a window of a recording, with their times in the recording; no duration: up to its end.
 
     Their SST numbers the speakers anew: <spk0> is who speaks first in the window. A word that the window's edge cuts
-    is an error, for its sound would be in the window and its text not, or the other way around.
+    is an error, for its sound would be in the window and its text not, or the other way around; a test set must lose no
+    word, so there `cut_words="middle"`.
     """
     end = math.inf if duration is None else offset + duration
+    if cut_words == "middle":
+        return [word for word in words if offset <= (word.start + word.end) / 2 < end]
     inside = []
     for word in words:
         if word.start >= offset - EDGE_SECONDS and word.end <= end + EDGE_SECONDS:
@@ -314,7 +323,10 @@ def _serialize_file(options: SstOptions, path: Path) -> dict[str, str]:
 
 
 def serialize_sessions(
-    sessions: Sequence[Session], options: SstOptions | None = None, run_jobs: RunJobs = map
+    sessions: Sequence[Session],
+    options: SstOptions | None = None,
+    run_jobs: RunJobs = map,
+    cut_words: CutWords = "error",
 ) -> tuple[list[Session], SstSummary]:
     """The sessions of a manifest with their SST as `text`, and `num_speakers`; in the same order, without empty ones.
 
@@ -326,23 +338,26 @@ def serialize_sessions(
         if session.seglst_path is None:
             raise ValueError(f"session {quote(session.session_id)} names no SegLST, so its words are not known")
         recordings.setdefault(session.seglst_path, []).append(session)
-    results = run_jobs(partial(_serialize_recording, options or SstOptions()), list(recordings.items()))
+    results = run_jobs(partial(_serialize_recording, options or SstOptions(), cut_words), list(recordings.items()))
     serialized = {session.session_id: session for part in results for session in part}
     in_order = [serialized[session.session_id] for session in sessions]
     summary = _summarize({session.session_id: session.text or "" for session in in_order})
     return [session for session in in_order if session.text], summary
 
 
-def _serialize_recording(options: SstOptions, recording: tuple[Path, Sequence[Session]]) -> list[Session]:
+def _serialize_recording(
+    options: SstOptions, cut_words: CutWords, recording: tuple[Path, Sequence[Session]]
+) -> list[Session]:
     path, sessions = recording
     words_of = group_sessions(seglst.read(path, zero_duration="keep"), path)
     tracks = {session_id: Track.of(words) for session_id, words in words_of.items()}
-    return [_serialize_session(session, _find_track(session, tracks, path), options) for session in sessions]
+    return [_serialize_session(session, _find_track(session, tracks, path), options, cut_words) for session in sessions]
 
 
-def _serialize_session(session: Session, track: Track, options: SstOptions) -> Session:
+def _serialize_session(session: Session, track: Track, options: SstOptions, cut_words: CutWords) -> Session:
     nearby = track.find(session.offset, session.duration)
-    spoken = order_words(cut_window(nearby, session.offset, session.duration), options.level, options.segment_gap)
+    inside = cut_window(nearby, session.offset, session.duration, cut_words)
+    spoken = order_words(inside, options.level, options.segment_gap)
     n_speakers = len({speaker for speaker, _ in spoken})
     return replace(session, text=serialize(spoken, options.level), num_speakers=n_speakers)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sortk.prepare.clean_summary import CleanSummary
+from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
 from sortk.prepare.rules import Excerpt, Rule, judge
 from sortk.prepare.spans import Span, to_seconds
 
@@ -17,7 +17,7 @@ class Verdict:
 
     session_id: str
     summary: CleanSummary
-    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {"diar": [], "asr": []})
+    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})
     """Start, end (microseconds) and number of speakers, by output."""
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class Verdict:
             self._reject(output, piece.span, *dropped)
 
     def reject_outside(self, outside: Sequence[Span]) -> None:
-        """Drops, from both outputs, what the session's UEM leaves out. Value: its seconds."""
+        """Drops, from all outputs, what the session's UEM leaves out. Value: its seconds."""
         for output, counts in self.summary.outputs.items():
             for start, end in outside:
                 counts.take(end - start, 0)

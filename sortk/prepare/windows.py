@@ -1,4 +1,4 @@
-"""Cuts a recording into pieces that tile it: windows for the diarizer, shorter samples for MS-ASR."""
+"""Cuts a recording into pieces that tile it: windows for the diarizer, shorter samples for MS-ASR and its scores."""
 
 from __future__ import annotations
 
@@ -97,6 +97,27 @@ def cut_samples(
         cuts.append(cut)
     cuts.append(span[1])
     return [(start, end) for start, end in pairwise(cuts) if start < end]
+
+
+def cut_scored(span: Span, gaps: Sequence[Span], profile: Profile, min_us: int, max_us: int) -> list[Span]:
+    """Return pieces of `min_us` to `max_us` that tile the span, for scoring: nothing between them is left out.
+
+    A cut is made at the best place in a gap between words; where words leave no gap, where the fewest speak (a word
+    then belongs to the piece that its middle is in). The last piece, or a span that is shorter, may be below `min_us`.
+    """
+    start, end = span
+    pieces = []
+    while end - start > max_us:
+        both_long = start + min_us, min(start + max_us, end - min_us)  # leaves enough for the next piece
+        this_long = start + min_us, start + max_us
+        allowed = _gaps_between(gaps, *both_long) or _gaps_between(gaps, *this_long)
+        if not allowed:
+            allowed = [both_long if both_long[0] <= both_long[1] else this_long]
+        cut = best_cut(allowed, profile)
+        assert cut is not None
+        pieces.append((start, cut))
+        start = cut
+    return [*pieces, (start, end)]
 
 
 def _next_cut(

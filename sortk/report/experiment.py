@@ -217,7 +217,7 @@ class _Sessions:
         """The ASR's samples with their scores, by test set and the session of which they are parts."""
         found: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for result in self.scores.get("wer", ()):
-            path = self.folders.file("sst", f"{result['test_set']}.jsonl")
+            path = self.folders.file("sst", f"scored/{result['test_set']}.jsonl")
             if result["settings"].get("metric") != "cpwer" or path is None:
                 continue
             by_audio: dict[Path, list[Session]] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from sortk.scoring import paper
 from sortk.scoring.bootstrap import bootstrap
 from sortk.scoring.paper import Numbers
-from sortk.scoring.results import METRICS, NOT_MEASURED
+from sortk.scoring.results import METRICS, NOT_MEASURED, describe_coverage
 from sortk.scoring.tables import format_table, percent
 
 TITLES = {
@@ -156,7 +156,13 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
             ]
         )
     header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
-    return [format_table(header, lines, "md"), "\n".join(_list_settings(rows, "wer"))]
+    coverages = {
+        describe_coverage(test_set, coverage): None
+        for row in rows
+        for test_set, coverage in row.scores.get("coverage", {}).items()  # not in scores of before it was noted
+    }
+    about = [*_list_settings(rows, "wer"), *(f"- {sentence}" for sentence in coverages)]
+    return [format_table(header, lines, "md"), "\n".join(about)]
 
 
 def _wer_name(entry: Entry) -> str:

@@ -54,6 +54,60 @@ class WerResult:
         return f"{name} ({self.report.options.style})" if is_special else name
 
 
+LEFT_OUT = {
+    "no_words": "without words",
+    "no_transcript": "without a transcript",
+    "outside_uem": "outside the UEM",
+    "after_audio": "in entries that start after the end of the audio",
+}
+"""Why a part of a test set has no word error rate."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a test set its word error rates are about, and how much they are not."""
+
+    test_set: str
+    hours: float
+    segments: int  # samples of 10 to 20 s
+    words: int
+    left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by a key of LEFT_OUT: hours, ...
+    cut_words: int = 0  # places at which a cut went through words, which count once all the same
+
+    @classmethod
+    def of(cls, test_set: str, cleaned: Mapping[str, Any], serialized: Mapping[str, Any]) -> Coverage:
+        """From what stages 2 and 4 have noted of the set in their summary.json."""
+        repairs, samples = cleaned["repairs"], cleaned["scored"]
+        left_out: dict[str, dict[str, float]] = {
+            rule: {"hours": rejected["hours"], "segments": rejected["pieces"]}
+            for rule, rejected in samples["rejected_by_rule"].items()
+        }
+        if repairs.get("words_outside_uem"):
+            left_out.setdefault("outside_uem", {})["words"] = repairs["words_outside_uem"]
+        if repairs.get("transcript_after_end"):
+            left_out["after_audio"] = {"entries": repairs["transcript_after_end"]}
+        counts = serialized["sessions"], serialized["words"]
+        return cls(test_set, samples["out"]["hours"], *counts, left_out, repairs.get("word_cut_by_scored", 0))
+
+    def to_json(self) -> dict[str, Any]:
+        scored = {"hours": self.hours, "segments": self.segments, "words": self.words}
+        return {"scored": scored, "left_out": self.left_out, "cut_words": self.cut_words}
+
+
+def describe_coverage(test_set: str, coverage: Mapping[str, Any]) -> str:
+    """Return the sentence of RESULTS.md about an entry of scores.json's `coverage`."""
+    scored = coverage["scored"]
+    parts = [
+        ", ".join(f"{amount:.3f} h" if name == "hours" else f"{amount} {name}" for name, amount in amounts.items())
+        + f" {LEFT_OUT[why]}"
+        for why, amounts in coverage["left_out"].items()
+    ]
+    text = f"{test_set}: {scored['hours']:.3f} h scored, {scored['segments']} segments with {scored['words']} words"
+    text += f"; left out: {'; '.join(parts) or 'nothing'}"
+    n_cuts = coverage["cut_words"]
+    return text + (f"; {n_cuts} cuts inside a word, which is in the segment of its middle" if n_cuts else "")
+
+
 @dataclass(frozen=True)
 class Results:
     """All that one run of the recipe has measured; rows and columns stand in the order in which they are given here."""
@@ -64,6 +118,7 @@ class Results:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe: tables of keys and values
     der: Sequence[DerResult] = ()
     wer: Sequence[WerResult] = ()
+    coverage: Sequence[Coverage] = ()  # of each test set that has word error rates
 
     def __post_init__(self) -> None:
         _check_alike((result.test_set, (result.report.options, result.report.uem)) for result in self.der)
@@ -112,6 +167,7 @@ def as_json(results: Results) -> dict[str, Any]:
             {"system": result.system, "test_set": result.test_set, **wer.as_json(result.report)}
             for result in results.wer
         ],
+        "coverage": {coverage.test_set: coverage.to_json() for coverage in results.coverage},
     }
 
 
@@ -126,6 +182,7 @@ def format_results(results: Results) -> str:
         parts += ["## Diarization error rate (%)", *_format_der(results.der)]
     if results.wer:
         parts += ["## Word error rates (%)", *_format_wer(results.wer)]
+        parts += ["\n".join(f"- {describe_coverage(c.test_set, c.to_json())}" for c in results.coverage)]
     parts += _format_notes(results)
     if results.settings:
         parts += ["## Settings", "\n".join(["```", *_flatten(results.settings), "```"])]

@@ -16,8 +16,10 @@ import pytest
 from sortk.cluster import run_local
 from sortk.formats import audio, manifest, rttm, seglst, uem
 from sortk.prepare.clean import CleanOptions, CleanSummary, clean_set, clean_sets
+from sortk.prepare.sst import serialize_sessions
 from sortk.prepare.timestamps import TimestampOptions, time_words
 from sortk.records import Region, Segment, Session
+from sortk.scoring.results import Coverage
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NO_SAD = CleanOptions(sad="none", check_audio=False)
@@ -108,6 +110,38 @@ def test_a_small_session_by_hand(tmp_path: Path) -> None:
     assert values["diar"]["out"] == {"pieces": 1, "seconds": 11.0, "hours": 11 / 3600}
     assert values["asr"]["rejected_by_rule"]["filler_start"]["seconds"] == 17.0
     assert values["asr"]["words"] == {"in": 31, "out": 11} and values["repairs"] == {}
+    # What is scored has the same silences to cut at, and no rule: three speakers and "um" stay.
+    scored = manifest.read(out / "scored" / "train.jsonl")
+    assert [line.session_id for line in scored] == ["rec-0000000-0013000", "rec-0013000-0030000", "rec-0030000-0050000"]
+    assert [line.num_speakers for line in scored] == [1, 2, 3] and scored[0] == kept
+    assert values["scored"]["words"] == {"in": 31, "out": 31} and values["scored"]["rejected_by_rule"] == {}
+
+
+def test_every_word_of_a_test_set_is_scored_once(tmp_path: Path) -> None:
+    """Two who talk at once for 50 s, without a gap between words, then nobody; a UEM leaves out the end."""
+    said = [Segment("rec", "A", 2.0 * n, 2.0 * n + 2, f"a{n}") for n in range(25)]
+    said += [Segment("rec", "B", 2.0 * n + 1, 2.0 * n + 3, f"b{n}") for n in range(25)] + [
+        Segment("rec", "A", 74.0, 76.0, "late words")
+    ]
+    session = write_session(tmp_path / "in", "rec", said, said, 80.0)
+    uem.write(tmp_path / "rec.uem", [Region("rec", 0.0, 72.0)])
+    out = tmp_path / "out"
+    summary = clean_sets({"test": [replace(session, uem_path=tmp_path / "rec.uem")]}, NO_SAD, WORDS, out)["test"]
+    assert manifest.read(out / "asr" / "test.jsonl") == []
+    scored = manifest.read(out / "scored" / "test.jsonl")
+    assert all(10 <= (piece.duration or 0) <= 20 for piece in scored) and scored[0].offset == 0
+    serialized, found = serialize_sessions(scored, cut_words="middle")
+    words = [word for piece in serialized for word in (piece.text or "").split() if not word.startswith("<")]
+    assert sorted(words) == sorted(f"{name}{n}" for name in "ab" for n in range(25)) and found.words == 50
+    values = summary.to_json()
+    assert values["scored"]["words"] == {"in": 50, "out": 50}
+    assert values["scored"]["rejected_by_rule"].keys() == {"no_words", "outside_uem"}
+    assert values["repairs"]["words_outside_uem"] == 2 and values["repairs"]["word_cut_by_scored"] == 3
+    coverage = Coverage.of("test", values, found.to_json())
+    assert (coverage.segments, coverage.words, coverage.cut_words) == (len(scored), 50, 3)
+    assert coverage.left_out["outside_uem"] == {"hours": 8 / 3600, "segments": 1, "words": 2}
+    hours = coverage.hours + sum(part["hours"] for part in coverage.left_out.values())
+    assert hours == pytest.approx(80 / 3600)
 
 
 def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
@@ -116,13 +150,14 @@ def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
     totals, parts, block = {}, defaultdict(list), ""
     for line in str(summary).splitlines():
         name, numbers = line[:26].strip(), line[26:].split()
-        block = name if name in ("diar", "asr") else block
+        block = name if name in ("diar", "asr", "scored") else block
         if name == "in":
             totals[block] = round(float(numbers[-3]) * 1e6)
         elif name == "out" or name.startswith("rejected: "):
             parts[block].append(round(float(numbers[-3]) * 1e6))
-    assert totals == {"diar": 906_703_701, "asr": 906_703_701}
-    assert sum(parts["diar"]) == sum(parts["asr"]) == 906_703_701 and min(map(len, parts.values())) > 1
+    assert totals == dict.fromkeys(("diar", "asr", "scored"), 906_703_701)
+    assert sum(parts["diar"]) == sum(parts["asr"]) == sum(parts["scored"]) == 906_703_701
+    assert len(parts["diar"]) > 1 and len(parts["asr"]) > 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -275,7 +310,8 @@ def test_silence_is_taken_off_the_turns(tmp_path: Path) -> None:
     [turn] = rttm.read(tmp_path / "out" / "rttm" / "rec.rttm")
     assert turn.start == pytest.approx(2.0, abs=0.15) and turn.end == pytest.approx(14.0, abs=0.3)
     assert read_rejected(tmp_path / "out") == [
-        {"id": "rec-0000000-0016000", "rule": "no_transcript", "value": 0.0, "output": "asr", "seconds": 16.0}
+        {"id": "rec-0000000-0016000", "rule": "no_transcript", "value": 0.0, "output": output, "seconds": 16.0}
+        for output in ("asr", "scored")
     ]
     assert summary.repairs == {}
 
@@ -297,6 +333,7 @@ def test_an_empty_transcript_and_an_empty_annotation(tmp_path: Path) -> None:
     assert {(line["output"], line["rule"]) for line in read_rejected(tmp_path / "out")} == {
         ("diar", "no_speech"),
         ("asr", "no_words"),
+        ("scored", "no_words"),
     }
     assert summary.outputs["asr"].us_in == summary.outputs["diar"].us_in == 25_000_000
     assert manifest.read(tmp_path / "out" / "asr" / "train.jsonl") == []

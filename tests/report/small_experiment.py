@@ -130,7 +130,7 @@ def _transcribe(root: Path, sessions: Sequence[Session]) -> list[WerResult]:
             numbers = {speaker: n for n, speaker in enumerate(dict.fromkeys(w.speaker for w in found))}
             heard_words = [replace(w, session_id=name, speaker=f"speaker_{numbers[w.speaker]}") for w in found]
             seglst.write(folder / f"{name}.json", heard_words)
-    manifest.write(root / "04-sst" / "test.jsonl", samples)
+    manifest.write(root / "04-sst" / "scored" / "test.jsonl", samples)
     _done(root / "04-sst")
     lines = [json.dumps({"session_id": name, "text": text}) for name, text in heard.items()]
     (folder / "sst.jsonl").write_text("\n".join(lines), encoding="utf-8")

@@ -10,7 +10,7 @@ from sortk.formats.objects import encode
 from sortk.records import Segment
 from sortk.scoring.der import DerReport, score_der
 from sortk.scoring.der_counts import DerOptions
-from sortk.scoring.results import DerResult, Results, WerResult, as_json, format_results
+from sortk.scoring.results import Coverage, DerResult, Results, WerResult, as_json, format_results
 from sortk.scoring.wer import Metric, Style, WerOptions, WerReport, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 
@@ -51,6 +51,7 @@ def small_results() -> Results:
             WerResult("system 1", "test", measure_wer("<spk0> a b <spk1> c x", "cpwer")),
             WerResult("system 2", "test", measure_wer("<spk0> a b c <spk1> d", "cpwer")),
         ],
+        coverage=[Coverage("test", 1.25, 300, 4, {"no_words": {"hours": 0.5, "segments": 90}}, 2)],
     )
 
 
@@ -132,7 +133,7 @@ def test_nothing_measured_is_no_table() -> None:
 
 def test_scores_hold_everything_as_fractions() -> None:
     found = json.loads(encode(as_json(small_results())))
-    assert list(found) == ["recipe", "commit", "date", "settings", "der", "wer"]
+    assert list(found) == ["recipe", "commit", "date", "settings", "der", "wer", "coverage"]
     first = found["der"][0]
     assert (first["system"], first["test_set"], first["postprocessing"]) == ("hybrid", "test", "none")
     assert first["overall"]["der"] == pytest.approx(0.2)
@@ -153,3 +154,18 @@ def test_nothing_is_measured_twice() -> None:
         Results("r", "abc1234", "2026-11-16", der=[DerResult("a", "test", "none", measure_der(0))] * 2)
     with pytest.raises(ValueError, match="measured twice: a, cpWER, test"):
         Results("r", "abc1234", "2026-11-16", wer=[WerResult("a", "test", measure_wer("a", "cpwer"))] * 2)
+
+
+def test_what_was_scored_and_what_was_not_is_told() -> None:
+    sentence = (
+        "- test: 1.250 h scored, 300 segments with 4 words; left out: 0.500 h, 90 segments without words; "
+        "2 cuts inside a word, which is in the segment of its middle"
+    )
+    assert sentence in format_results(small_results()).splitlines()
+    assert as_json(small_results())["coverage"] == {
+        "test": {
+            "scored": {"hours": 1.25, "segments": 300, "words": 4},
+            "left_out": {"no_words": {"hours": 0.5, "segments": 90}},
+            "cut_words": 2,
+        }
+    }
