@@ -36,17 +36,17 @@ def content_key(path: Path) -> str:
             own = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
             named = sorted({file for listed in own for file in named_files(listed)} - set(own))
             return _join([f"{file.relative_to(path)} {cache.key(file)}" for file in own] + list(map(cache.key, named)))
-        named = named_files(path) if path.is_file() else ()
+        named = named_files(path)
         return _join(map(cache.key, [path, *named])) if named else cache.key(path)
 
 
 def input_keys(inputs: Mapping[str, Path | None]) -> dict[str, str]:
     """Return the keys of the inputs of a command by their names; what a manifest names has a key of its own."""
-    keys = {}
+    keys: dict[str, str] = {}
     for name, path in inputs.items():
         if path is None:
             continue
-        named = named_files(path) if path.is_file() else ()
+        named = named_files(path)
         with _Cache() as cache:
             keys |= {f"files that {name} names": _join(map(cache.key, named))} if named else {}
             keys[name] = cache.key(path) if named else content_key(path)

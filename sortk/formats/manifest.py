@@ -49,7 +49,7 @@ def named_files(path: Path) -> list[Path]:
 
     Lines that cannot be read are left to `parse`, which says what is wrong with them.
     """
-    if path.name.removesuffix(".gz").endswith(".jsonl"):
+    if path.name.removesuffix(".gz").endswith(".jsonl") and is_file(path):
         with contextlib.suppress(FormatError):
             files = (entry.file(key) for _, entry in entries(read_lines(path), path) for key in PATHS)
             return sorted({file for file in files if file is not None})
