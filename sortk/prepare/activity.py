@@ -10,13 +10,17 @@ and torch's LSTM then runs over their sequence: the same probabilities, the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import importlib.util
+import io
+import pickle
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,16 +195,74 @@ def _split_chunks(chunks: Iterable[audio.Samples]) -> Iterator[audio.Samples]:
 
 @lru_cache(maxsize=1)
 def load_network() -> SileroNetwork:
-    """The network of the installed silero-vad, loaded once per process."""
+    """Return the network of the installed silero-vad, loaded once per process."""
+    package = importlib.util.find_spec("silero_vad")
+    if package is None or package.origin is None:
+        raise ValueError("speech detection needs silero-vad; install it, or keep the annotations with sad = none")
     try:
-        import silero_vad  # noqa: PLC0415
-    except ImportError as error:
-        raise ValueError(
-            f"speech detection needs silero-vad ({error}); install it, or keep annotations: sad = none"
-        ) from None
-    prefix = "_model."  # there is another one, for 8 kHz
-    weights = silero_vad.load_silero_vad().state_dict()
-    try:
-        return SileroNetwork({name[len(prefix) :]: weights[name] for name in weights if name.startswith(prefix)})
-    except (KeyError, RuntimeError) as error:
+        return SileroNetwork(read_weights(Path(package.origin).parent / "data" / "silero_vad.jit"))
+    except (KeyError, RuntimeError, OSError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise ValueError(f"the installed silero-vad has an unknown network ({error}); version 6.2 is known") from None
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of the 16 kHz network in silero-vad's TorchScript archive, by name.
+
+    torch.jit.load is deprecated, and does not work on Python 3.14. The archive is a zip file: data.pkl describes the
+    modules, data/N holds the numbers of storage N. (The safetensors file beside it holds another training of the
+    network: on 30 s excerpts of meetings, up to 3 % of its decisions differ.)
+    """
+    with zipfile.ZipFile(path) as archive:
+        [description] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        folder = description.removesuffix(".pkl")
+        model = _ArchiveReader(
+            io.BytesIO(archive.read(description)), lambda key: archive.read(f"{folder}/{key}")
+        ).load()
+    found: dict[str, torch.Tensor] = {}
+    modules = [("", model.__dict__["_model"])]  # the archive also holds `_model_8k`
+    for prefix, module in modules:  # grows while it is read
+        for name, value in module.__dict__.items():
+            if isinstance(value, _Module):
+                modules.append((f"{prefix}{name}.", value))
+            elif hasattr(value, "shape"):
+                found[prefix + name] = value
+    return found
+
+
+class _Module:
+    """Any module of the archive: its attributes are what the archive says."""
+
+
+class _ArchiveReader(pickle.Unpickler):
+    """Read the modules and tensors of a TorchScript archive. No class or function that the archive names is imported:
+    modules become `_Module`, and the four functions that build values are the ones below."""
+
+    def __init__(self, file: io.BytesIO, read_storage: Callable[[str], bytes]) -> None:
+        super().__init__(file)
+        self._read_storage = read_storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        builders = {
+            "torch._utils._rebuild_tensor_v2": _build_tensor,
+            "torch.jit._pickle.build_intlist": list,
+            "collections.OrderedDict": dict,
+            "torch.FloatStorage": np.float32,
+        }
+        if module.startswith("__torch__."):
+            return _Module
+        try:
+            return builders[f"{module}.{name}"]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is not expected in it") from None
+
+    def persistent_load(self, pid: Any) -> npt.NDArray[np.float32]:
+        _, dtype, key, *_ = pid
+        return np.frombuffer(self._read_storage(key), dtype)
+
+
+def _build_tensor(
+    storage: npt.NDArray[np.float32], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+) -> torch.Tensor:
+    import torch  # noqa: PLC0415
+
+    return torch.from_numpy(storage.copy()).as_strided(shape, strides, offset).contiguous()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
 from sortk.inference import diarize
 from sortk.inference.diarize import DiarizeOptions, Diarizer, find_sessions, load
+from sortk.inference.int8 import Int8Linear
 from sortk.inference.load import LoadedDiarizer
 from sortk.inference.streaming import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
@@ -207,6 +209,27 @@ def test_folded_and_quantized(folder: Path, model: Sortformer) -> None:
     np.testing.assert_allclose(folded.hear_samples(samples), exact, atol=1e-5)
     int8 = load(folder, int8=True).hear_samples(samples)
     assert 0 < np.abs(int8 - exact).max() < 0.1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_int8_products_are_exact_but_for_rounding(bias: bool) -> None:
+    """Inputs and weights that 7 and 8 bits can hold: the product is exact."""
+    rng = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(6, 5, bias=bias).requires_grad_(False)
+    linear.weight.copy_(torch.randint(-127, 128, (5, 6), generator=rng) / 4)
+    linear.weight[:, 0] = 127 / 4  # the largest of each row, so that a step is 1/4
+    x = torch.randint(-40, 88, (3, 7, 6), generator=rng) / 8
+    x[0, 0, :2] = torch.tensor([-40, 87]) / 8  # 127 steps of 1/8
+    torch.testing.assert_close(Int8Linear(linear)(x), linear(x), atol=1e-4, rtol=0)
+    torch.testing.assert_close(Int8Linear(linear)(torch.zeros(2, 6)), linear(torch.zeros(2, 6)))
+
+
+def test_int8_makes_no_quantized_tensors() -> None:
+    """torch warns of them from 2.12 on, and will remove them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer = Int8Linear(torch.nn.Linear(6, 5))
+    assert not any(tensor.is_quantized for tensor in (layer.packed, *layer.buffers()))
 
 
 SILENCES = {

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.formats import audio
-from sortk.prepare.activity import DetectorOptions, detect_speech, find_speech, load_network, read_chunks
+from sortk.prepare.activity import DetectorOptions, detect_speech, find_speech, load_network, read_chunks, read_weights
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 CLIPS = [
@@ -87,6 +89,33 @@ def test_real_speech_gives_the_probabilities_and_segments_of_the_package(path: P
         spans = detect_speech(path, (0, len(samples) * 1_000_000 // 16000), DetectorOptions(threshold))
         assert spans == [(round(s["start"] * 62.5), round(s["end"] * 62.5)) for s in segments]
         assert spans
+
+
+def test_weights_are_those_of_the_package_and_no_code_is_loaded(tmp_path: Path) -> None:
+    silero = pytest.importorskip("silero_vad")
+    path = Path(silero.__file__).parent / "data" / "silero_vad.jit"
+    expected = silero.load_silero_vad().state_dict()
+    found = read_weights(path)
+    assert len(found) == 15
+    assert all(np.array_equal(found[name], expected[f"_model.{name}"]) for name in found)
+    with zipfile.ZipFile(tmp_path / "bad.jit", "w") as archive:
+        archive.writestr("x/data.pkl", b"cos\nsystem\n(S'touch pwned'\ntR.")  # os.system("touch pwned")
+    with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not expected in it"):
+        read_weights(tmp_path / "bad.jit")
+
+
+def test_torchscript_is_not_used() -> None:
+    """torch.jit.load does not work on Python 3.14, and the package is not imported, since it may load it."""
+    code = """if True:
+        import sys, warnings
+        warnings.simplefilter("error")
+        import torch
+        torch.jit.load = None
+        from sortk.prepare.activity import load_network
+        assert len(load_network().speech_probs([])) == 0
+        print(*sys.modules)"""
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "silero_vad" not in loaded
 
 
 @pytest.mark.parametrize("rate", [16000, 8000, 44100])
