@@ -30,9 +30,9 @@ from typing import Any, Literal, TypeVar
 
 from sortk.corpora.options import PrepareOptions
 from sortk.formats.files import quote
+from sortk.formats.sst import SstOptions
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import SstOptions
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.scoring.score_options import ScoreOptions
 from sortk.scoring.table_options import TableOptions

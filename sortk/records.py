@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,22 @@ class Segment:
     def shift(self, seconds: float) -> Segment:
         """Return the segment moved in time, such as between a window and its recording."""
         return replace(self, start=self.start + seconds, end=self.end + seconds)
+
+
+def arrival_order(segments: Iterable[Segment], offset: float = 0.0) -> dict[str, int]:
+    """Return the place of each speaker by arrival: 0 for the one who speaks first. Transcripts number their speakers
+    so, and diarizer targets have their columns so.
+
+    Of two who start together (to the microsecond, in a window that begins at `offset`: who speak already), the one
+    whose name comes first in the alphabet arrives first. Names are all that segments, words and every window of a
+    recording have in common; the end of a segment is not that of its first word.
+    """
+    first: dict[str, float] = {}
+    for segment in segments:
+        start = round(max(segment.start, offset), 6)
+        first[segment.speaker] = min(start, first.get(segment.speaker, start))
+    in_order = sorted(first, key=lambda speaker: (first[speaker], speaker))
+    return {speaker: place for place, speaker in enumerate(in_order)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 from sortk.corpora.options import PrepareOptions
 from sortk.corpora.registry import prepare_corpus
 from sortk.folders import find_commit, write_json
+from sortk.formats.sst import SstOptions
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import CutWords, SstOptions, SstSummary, serialize_sessions
+from sortk.prepare.sst import CutWords, SstSummary, serialize_sessions
 from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Session
 from sortk.slurm.arrays import SlurmArrays
@@ -93,12 +94,14 @@ def timestamps(run: StageRun) -> None:
 def sst(run: StageRun) -> None:
     """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript; the same
     of the samples to score, in scored/."""
-    words = run.inputs["timestamps"] / "seglst"
+    words, transcripts = run.inputs["timestamps"] / "seglst", run.inputs["clean"] / "seglst"
     summaries = {}
     kinds: dict[str, tuple[Path, CutWords]] = {"asr": (run.out, "error"), "scored": (run.out / "scored", "middle")}
     for kind, (out, cut_words) in kinds.items():
         for path in sorted((run.inputs["clean"] / kind).glob("*.jsonl")):
-            summary = serialize_manifest(path, words, run.recipe.sst, out / path.name, run.run_jobs, cut_words)
+            summary = serialize_manifest(
+                path, words, run.recipe.sst, out / path.name, run.run_jobs, cut_words, transcripts
+            )
             summaries[(out / path.stem).relative_to(run.out).as_posix()] = summary.to_json()
     write_json(run.out / "summary.json", summaries)
 
@@ -110,8 +113,10 @@ def serialize_manifest(
     out: Path,
     run_jobs: RunJobs,
     cut_words: CutWords = "error",
+    transcripts: Path | None = None,
 ) -> SstSummary:
-    """The samples of a manifest with their SST as text, from the words of their recordings."""
+    """Write the samples of a manifest with their SST as text, from the words of their recordings; segments are those
+    of `transcripts`, from which the words were taken."""
     from sortk.formats import manifest
 
     samples = [
@@ -119,7 +124,7 @@ def serialize_manifest(
         replace(sample, seglst_path=words / sample.seglst_path.name) if sample.seglst_path else sample
         for sample in manifest.read(samples_path)
     ]
-    serialized, summary = serialize_sessions(samples, options, run_jobs, cut_words)
+    serialized, summary = serialize_sessions(samples, options, run_jobs, cut_words, transcripts)
     manifest.write(out, serialized)
     log.info("%s: %s", out.name, summary)
     return summary
@@ -270,9 +275,9 @@ def write_report(folders: ExperimentFolders, out: Path) -> None:
 
 def _read_speaker_words(folders: ExperimentFolders) -> Callable[[str], dict[str, list[str]]]:
     """How the words of a serialized transcript were scored: by speaker, normalised as stage 8 was told to."""
+    from sortk.formats.sst import parse_any
     from sortk.report.curves import read_json
     from sortk.scoring.normalizers import find_normalizer
-    from sortk.scoring.wer_transcripts import parse_turns
 
     done = folders.file("score", "scores.json")
     settings = read_json(done)["settings"] if done else {}
@@ -280,7 +285,7 @@ def _read_speaker_words(folders: ExperimentFolders) -> Callable[[str], dict[str,
 
     def words_of(text: str) -> dict[str, list[str]]:
         turns: dict[str, list[str]] = {}
-        for speaker, said in parse_turns(text):
+        for speaker, said in parse_any(text):
             turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
         return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
 
@@ -289,13 +294,18 @@ def _read_speaker_words(folders: ExperimentFolders) -> Callable[[str], dict[str,
 
 def _score_asr(run: StageRun) -> list[WerResult]:
     from sortk.formats import manifest
+    from sortk.formats.model_folder import load_config, read_sst_level
     from sortk.inference.pools import PooledTranscriber
     from sortk.scoring.evaluate import evaluate_asr
     from sortk.scoring.wer import WerOptions
 
-    models = run.inputs["train-asr"] / "model", run.inputs["train-diar"] / "model"
-    transcriber = PooledTranscriber(*models, run.run_jobs)
-    scored, system = run.recipe.score, run.recipe.train_asr.describe()
+    scored, model = run.recipe.score, run.inputs["train-asr"] / "model"
+    config = load_config(model)
+    # The Sortformer inside a model is the one it was trained with: in system 3 it was fine-tuned there.
+    diarizer = None if config["options"].get("diarizer") else run.inputs["train-diar"] / "model"
+    decoding = scored.decoding if read_sst_level(config) else "free"  # nothing to decode by
+    transcriber = PooledTranscriber(model, diarizer, decoding, run.run_jobs)
+    system = run.recipe.train_asr.describe(run.recipe.sst.level)
     options = WerOptions(scored.normalizer, style="librispeechmix" if scored.mixtures else "sorted")
     return [
         result

@@ -15,9 +15,10 @@ from sortk.cluster import build_together
 from sortk.content import input_keys
 from sortk.corpora.options import PrepareOptions
 from sortk.folders import Folder, Identity, build_folder, settings_of, write_json
+from sortk.formats.sst import SstOptions
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import SstOptions, write_sst
+from sortk.prepare.sst import write_sst
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import RunJobs, Segment, Session
 from sortk.stages import clip_folders, prepare_into, ready_sources, serialize_manifest, write_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from sortk.cli import main
 from sortk.corpora.audiomnist import DIGITS
 from sortk.corpora.miniature import Studio
 from sortk.formats import manifest, rttm
+from sortk.inference.diarize import Posteriors, load
+from sortk.inference.transcribe import Piece, Transcriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
 
@@ -68,13 +71,48 @@ def test_audiomnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts and all(set(text.split()) <= {*DIGITS, *(f"<spk{n}>" for n in range(4))} for text in texts)
 
 
-def test_ami(tmp_path: Path) -> None:
+def words_have_tokens(exp: Path) -> bool:
+    """Whether a speaker token stands before every word (section 4.3)."""
+    texts = [(sample.text or "").split() for sample in manifest.read(exp / "variant-debug" / "04-sst" / "train.jsonl")]
+    return all(
+        before.startswith("<spk") and not word.startswith("<")
+        for text in texts
+        for before, word in zip(text[::2], text[1::2], strict=True)
+    )
+
+
+def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage 8 must use the Sortformer that was fine-tuned inside the ASR, and not that of stage 5."""
+    used: dict[str, Posteriors] = {}
+    write = Transcriber.write
+
+    def watch(self: Transcriber, pieces: Sequence[Piece]) -> list[str]:
+        used.update({piece.session.session_id: piece.probs for piece in pieces if piece.probs is not None})
+        return write(self, pieces)
+
+    monkeypatch.setattr(Transcriber, "write", watch)
+    run("ami", exp, "--variant", "debug+system3")
+    monkeypatch.undo()
+    assert scores(exp, "debug+system3")["wer"][0]["system"] == "3: Sortformer, fine-tuned, word level"
+    samples = manifest.read(exp / "variant-debug" / "04-sst" / "test.jsonl")
+    inner = load_transcriber(exp / "variant-debug+system3" / "06-train-asr" / "model", device="cpu").diarizer
+    assert inner is not None
+    before = load(exp / "variant-debug" / "05-train-diar" / "model", device="cpu")
+    for (sample, fine_tuned), (_, as_trained) in zip(inner.hear(samples), before.hear(samples), strict=True):
+        np.testing.assert_array_equal(used[sample.session_id], fine_tuned)
+        assert np.abs(fine_tuned - as_trained).max() > 1e-3
+
+
+def test_ami(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("ami", tmp_path, "--variant", "debug")
+    assert words_have_tokens(tmp_path)
     assert count_lines(tmp_path, "02-clean/diar/train.jsonl") >= 5
     assert count_lines(tmp_path, "04-sst/scored/test.jsonl") >= 3
     measured = scores(tmp_path, "debug")
     assert {entry["test_set"] for entry in measured["der"]} == {"test", "ch109"}
-    assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen"] * 4
+    assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen, word level"] * 4
+    assert {entry["decoding"] for entry in measured["wer"]} == {"free"}
+    check_system3(tmp_path, monkeypatch)
     # The baseline takes an ASR as it is, and runs no other stage than those that it changes.
     init = f"train_asr.init={tmp_path / 'variant-debug' / '06-train-asr' / 'model'}"
     result = run("ami", tmp_path, "--variant", "debug+baseline", "--set", init)
@@ -137,6 +175,32 @@ def test_all_corpora_that_are_missing_are_named(tmp_path: Path) -> None:
     settings = ("--set", "prepare.corpora.1.corpus_dir=/data/icsi")
     result = sortk("run", "--recipe", "ami", "--exp", tmp_path, *settings)
     assert result.exit_code == 1 and result.stderr.endswith("; the same goes for dipco, fisher, ch109\n")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variant", "row"),
+    [
+        ("ami", "baseline", "baseline: no speaker tokens"),
+        ("ami", "system1", "1: no supervision, word level"),
+        ("ami", "", "2: Sortformer, frozen, word level"),
+        ("ami", "system3", "3: Sortformer, fine-tuned, word level"),
+        ("ami", "system4", "4: ground truth in training, word level"),
+        ("ami", "system5", "5: Sortformer, frozen, segment level, adapters of 256"),
+        ("ami", "system6", "6: Sortformer, frozen, word level, adapters of 256"),
+        ("librispeechmix", "canary", "baseline: no speaker tokens"),
+        ("librispeechmix", "ms", "MS-Canary: no supervision, segment level"),
+        ("librispeechmix", "", "Sortformer-MS-Canary: Sortformer, frozen, segment level"),
+        ("librispeechmix", "sot", "Canary trained with SOT: no supervision, sot level"),
+        ("librispeechmix", "dom-sot", "Canary trained with DOM-SOT: no supervision, dom-sot level"),
+        ("audiomnist", "", "2: Sortformer, frozen, word level"),
+        ("audiomnist", "change", "Sortformer, frozen, change level"),
+        ("mini", "", "Sortformer, frozen, change level"),
+    ],
+)
+def test_every_row_of_tables_2_and_3_has_its_own_name(recipe: str, variant: str, row: str) -> None:
+    loaded = load_recipe(recipe, variant=variant)
+    assert loaded.train_asr.describe(loaded.sst.level) == row
+    assert loaded.score.decoding == ("valid" if recipe in ("mini", "audiomnist") else "free")
 
 
 def test_the_settings_are_those_of_the_paper() -> None:

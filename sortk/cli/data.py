@@ -193,7 +193,11 @@ def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: 
 @click.option("--seglst", type=FILE, required=True, help="Words: a SegLST file, or a folder of them.")
 @click.option("--manifest", "manifest_path", type=FILE, help="Samples of these recordings (asr/ of clean).")
 @click.option("--out", type=FILE, required=True, help="The file to write.")
-@click.option("--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="[default: word]")
+@click.option(
+    "--level",
+    type=click.Choice(["word", "segment", "change", "sot", "dom-sot"]),
+    help="Where speaker tokens stand: before each word, each segment, or where the speaker changes.  [default: word]",
+)
 @SETTINGS
 @JOBS
 @with_verbosity
@@ -215,7 +219,7 @@ def sst(
     """
     from sortk.cluster import choose_cluster
     from sortk.folders import Folder
-    from sortk.prepare.sst import SstOptions
+    from sortk.formats.sst import SstOptions
     from sortk.standalone import sst_file
 
     options = typed_options(SstOptions, overrides, **given_only({"level": level}))

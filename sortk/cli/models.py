@@ -67,7 +67,9 @@ def train_diar(
 @click.option("--diarizer", type=FILE, help="The Sortformer that tells who speaks: a model folder, or a .nemo file.")
 @click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
 @click.option(
-    "--level", type=click.Choice(["word", "segment", "sot", "dom-sot"]), help="Of the transcripts.  [default: word]"
+    "--level",
+    type=click.Choice(["word", "segment", "change", "sot", "dom-sot"]),
+    help="Of the transcripts.  [default: word]",
 )
 @SEED
 @SETTINGS
@@ -93,7 +95,7 @@ def train_asr(
 
     Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
     """
-    from sortk.prepare.sst import SstOptions
+    from sortk.formats.sst import SstOptions
     from sortk.recipe import read_settings
     from sortk.standalone import train_asr_folder
     from sortk.training.asr_options import TrainAsrOptions
@@ -234,6 +236,12 @@ def diarize(
     help="Words with times, utterances with times, or text for people.",
 )
 @click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Of the search; 1 is greedy.")
+@click.option(
+    "--decoding",
+    type=click.Choice(["free", "valid"]),
+    help="free: whatever the decoder prefers; valid: only texts in which speaker tokens stand as the model has learned "
+    "them. A model without speaker tokens decodes freely.  [default: valid]",
+)
 @click.option("--lang", help="Language of the words, for their times.  [default: en_US]")
 @click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @with_verbosity
@@ -244,6 +252,7 @@ def transcribe(
     out_dir: Path | None,
     style: str,
     beam: int,
+    decoding: str | None,
     lang: str | None,
     device: str | None,
 ) -> None:
@@ -258,7 +267,7 @@ def transcribe(
     from sortk.models.decoding import DecodingOptions
     from sortk.standalone import transcribe_files
 
-    options = TranscribeOptions(decoding=DecodingOptions(beam=beam), **given_only({"lang": lang}))
+    options = TranscribeOptions(search=DecodingOptions(beam=beam), **given_only({"lang": lang, "decoding": decoding}))
     transcriber = load_transcriber(model, diarizer, options, device)
     failures = Failures()
     transcribe_files(transcriber, files, out_dir, style, failures.tell)

@@ -17,10 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sortk.formats.files import FormatError, atomic_path, atomic_text, quote
+from sortk.formats.sst import LEVELS, Level
 
 WEIGHTS_NAME, CONFIG_NAME = "model.safetensors", "config.json"
 FORMAT = 1
 OWN_KEYS = ("format", "sha256")
+SST_LEVEL = "sst_level"  # in config.json of an ASR: the level of the transcripts it has learned; null: words alone
 
 
 def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
@@ -100,3 +102,18 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise FormatError(path, None, "no such file") from None
     except SafetensorError as error:
         raise FormatError(path, None, f"damaged safetensors ({error})") from None
+
+
+def read_sst_level(config: Mapping[str, Any]) -> Level | None:
+    """Return the level of the transcripts that an ASR has learned to write; None: it knows no speaker tokens, as
+    NVIDIA's Canary. ValueError for an unknown one.
+
+    Folders written before there was a token before every word have `level` instead: their `word` and `segment` had
+    tokens only where the speaker changes, which is the grammar of `change`.
+    """
+    level = config.get(SST_LEVEL)
+    if SST_LEVEL not in config and "level" in config:
+        level = {"word": "change", "segment": "change"}.get(str(config["level"]), config["level"])
+    if level is not None and level not in LEVELS:
+        raise ValueError(f"its transcripts are of an unknown level, {quote(level)}")
+    return level

@@ -12,7 +12,6 @@ Characters that the model does not know become <unk>, which is read back as the 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -22,12 +21,11 @@ from typing import Any
 import sentencepiece
 
 from sortk.formats.files import FormatError, atomic_path, quote
+from sortk.formats.sst import SPEAKER_CHANGE, TOKEN, speaker_number, strip_tokens
 
 FILE_NAME = "tokenizer.model"
 WORD_MARK = "▁"  # how a piece begins with which a word begins
 UNKNOWN = "<unk>"
-CHANGE = "<cs>"
-TOKEN = re.compile(r"<\|?(spk\d+|cs)\|?>", re.ASCII)
 LONGEST_NAME = 200  # letters that the name of a file has
 MAX_FILE_BYTES = 64 << 20
 OWN_PAD, OWN_START, OWN_END = "<pad>", "<s>", "</s>"
@@ -88,10 +86,10 @@ class Tokenizer:
         self.prompt = tuple(self._require(name) for name in settings.prompt)
         self.end, self.pad = self._require(settings.end), self._require(settings.pad)
         self.speakers = tuple(self._find_speakers())  # their numbers, <spk0> first
-        self.change = self._find(CHANGE)
+        self.change = self._find(SPEAKER_CHANGE)
         self._names = {number: f"<spk{k}>" for k, number in enumerate(self.speakers)}
         if self.change is not None:
-            self._names[self.change] = CHANGE
+            self._names[self.change] = SPEAKER_CHANGE
 
     def encode(self, text: str) -> list[int]:
         """Without prompt and end."""
@@ -124,7 +122,7 @@ class Tokenizer:
 
         `n_rows` are the tokens that the model has numbers for, which may be more than there are.
         """
-        wanted = [*(f"<spk{k}>" for k in range(n_speakers)), CHANGE]
+        wanted = [*(f"<spk{k}>" for k in range(n_speakers)), SPEAKER_CHANGE]
         missing = tuple(name for name in wanted if self._find(name) is None)
         if not missing:
             return self
@@ -167,12 +165,12 @@ class Tokenizer:
         return [first + number for number in model.encode(words)]
 
     def _encode_token(self, name: str) -> int:
-        if name == "cs":
+        if name.lower() == "cs":
             if self.change is None:
-                raise ValueError(f"the text holds {CHANGE}, which this tokenizer does not know")
+                raise ValueError(f"the text holds {SPEAKER_CHANGE}, which this tokenizer does not know")
             return self.change
-        speaker = int(name.removeprefix("spk"))
-        if speaker >= len(self.speakers):
+        speaker = speaker_number(name)
+        if speaker is None or speaker >= len(self.speakers):
             token = quote(f"<{name}>")
             raise ValueError(f"the text holds {token}, but this tokenizer knows {len(self.speakers)} speakers")
         return self.speakers[speaker]
@@ -231,8 +229,8 @@ def _parse_model(name: str, content: bytes) -> Any:
 
 def train_tokenizer(texts: Iterable[str], n_tokens: int, n_speakers: int) -> Tokenizer:
     """A tokenizer of about so many tokens for texts as stage 4 writes them, fewer if the texts have no more to give."""
-    tokens = [*(f"<spk{k}>" for k in range(n_speakers)), CHANGE]
-    words = [" ".join(TOKEN.sub(" ", text).split()) for text in texts]
+    tokens = [*(f"<spk{k}>" for k in range(n_speakers)), SPEAKER_CHANGE]
+    words = [strip_tokens(text) for text in texts]
     if not any(words):
         raise ValueError("there are no words to train a tokenizer on")
     file = io.BytesIO()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,6 +14,7 @@ from sortk.formats.convert import stream_segments
 from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, read_lines
 from sortk.formats.objects import entries
+from sortk.formats.sst import strip_tokens
 from sortk.records import Segment, Session, Source
 
 Numbered = Sequence[tuple[int, Session]]
@@ -23,9 +23,6 @@ TOLERANCE = 0.5
 """Seconds by which annotation may outlast its audio: annotators round up."""
 
 ANNOTATIONS = {"rttm_filepath": "rttm_path", "ctm_filepath": "ctm_path", "seglst_filepath": "seglst_path"}
-
-SST_TOKEN = re.compile(r"<(?:spk\d+|cs)>", re.ASCII)
-"""What stands in an SST beside words."""
 
 
 def validate(path: Path) -> str:
@@ -99,7 +96,7 @@ def _describe_sst(path: Path) -> str:
     for _, entry in entries(read_lines(path), path):
         session_id, text = entry.need(entry.name, "session_id"), entry.need(entry.text, "text")
         entry.check_new("session_id", session_id, line_of)
-        n_words += sum(not SST_TOKEN.fullmatch(word) for word in text.split())
+        n_words += len(strip_tokens(text).split())
     return ", ".join(["sst", _count(len(line_of), "session"), _count(n_words, "word")])
 
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from sortk.formats import seglst, stm
 from sortk.formats.files import atomic_text
-from sortk.prepare.sst import join_words
+from sortk.formats.sst import join_words
 from sortk.prepare.timestamps import check_file_name
 from sortk.records import Segment, Session
 

@@ -11,7 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from sortk.inference.diarize import POOL, Diarizer, Posteriors, load
-from sortk.inference.transcribe import Transcriber, load_transcriber
+from sortk.inference.transcribe import TranscribeOptions, Transcriber, load_transcriber
+from sortk.models.decoding import Decoding
 from sortk.records import RunJobs, Segment, Session
 
 
@@ -34,12 +35,14 @@ class PooledTranscriber:
     """Transcribes samples as `Transcriber` does."""
 
     model: Path
-    diarizer: Path
+    diarizer: Path | None  # for a model without one inside
+    decoding: Decoding
     run_jobs: RunJobs
 
     def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
         """The SST and the words of each sample."""
-        for written in self.run_jobs(partial(transcribe_pool, self.model, self.diarizer), _split(samples)):
+        work = partial(transcribe_pool, self.model, self.diarizer, self.decoding)
+        for written in self.run_jobs(work, _split(samples)):
             yield from written
 
 
@@ -49,10 +52,11 @@ def hear_pool(model: Path, device: str | None, sessions: Sequence[Session]) -> l
 
 
 def transcribe_pool(
-    model: Path, diarizer: Path, samples: Sequence[Session]
+    model: Path, diarizer: Path | None, decoding: Decoding, samples: Sequence[Session]
 ) -> list[tuple[Session, str, list[Segment]]]:
     """What a job of `PooledTranscriber` does."""
-    transcriber = _load_transcriber(model, diarizer, (_version(model), _version(diarizer)))
+    versions = _version(model), _version(diarizer) if diarizer else 0
+    transcriber = _load_transcriber(model, diarizer, decoding, versions)
     return list(transcriber.transcribe_samples(samples))
 
 
@@ -72,5 +76,5 @@ def _load_diarizer(model: Path, device: str | None, version: int) -> Diarizer:
 
 
 @lru_cache(maxsize=1)
-def _load_transcriber(model: Path, diarizer: Path, versions: tuple[int, int]) -> Transcriber:
-    return load_transcriber(model, diarizer)
+def _load_transcriber(model: Path, diarizer: Path | None, decoding: Decoding, versions: tuple[int, int]) -> Transcriber:
+    return load_transcriber(model, diarizer, TranscribeOptions(decoding=decoding))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
+from sortk.formats.model_folder import read_sst_level
+from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
 from sortk.inference.load import LoadedDiarizer, load_asr
 from sortk.models.canary import Canary
-from sortk.models.decoding import DecodingOptions, SstConstraint, search
+from sortk.models.decoding import Decoding, DecodingOptions, SstConstraint, search
 from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, count_frames
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.posteriors import FRAME_US
 from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
-from sortk.prepare.sst import Level, SpokenWord, parse_sst
 from sortk.prepare.syllables import approximate_word_times
 from sortk.prepare.windows import cut_windows
 from sortk.records import Segment, Session
@@ -46,7 +47,9 @@ log = logging.getLogger(__name__)
 OnError = Callable[[Session, Exception], None]
 POOL = 64  # sessions whose pieces of like length are decoded together
 BATCH_SECONDS = {"cpu": 80.0, "cuda": 1600.0}  # of padded audio
-PIECE_SECONDS, MIN_PIECE_SECONDS = 20.0, 1.0  # the longest piece if nothing tells better: the paper's samples
+# The longest piece if config.json does not say it: the paper's samples, and what NVIDIA's Canary was trained on.
+PIECE_SECONDS = {"msasr": 20.0, "canary": 40.0}
+MIN_PIECE_SECONDS = 1.0
 SEARCH_SHARE = 0.5  # of a piece, at its end, in which the best silence to cut at is looked for
 MIN_WORD_US = 1000
 
@@ -58,13 +61,16 @@ class TranscribeOptions:
     piece_seconds: float = 0.0  # longest piece; 0: as long as what the model has learned from
     threshold: float = 0.5  # posterior from which on a speaker speaks
     lang: str = "en_US"  # whose words get times, as pyphen names it
-    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+    decoding: Decoding = "valid"  # nothing but SSTs of the model's level; free: whatever the decoder prefers
+    search: DecodingOptions = field(default_factory=DecodingOptions)
 
     def __post_init__(self) -> None:
         if not (self.piece_seconds == 0 or self.piece_seconds >= MIN_PIECE_SECONDS):
             raise ValueError(f"piece_seconds must be at least {MIN_PIECE_SECONDS:g}, not {self.piece_seconds:g}")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, not {self.threshold}")
+        if self.decoding not in get_args(Decoding):
+            raise ValueError(f"decoding must be free or valid, got {self.decoding!r}")
 
 
 class Piece(NamedTuple):
@@ -87,14 +93,19 @@ class Transcriber:
         self,
         model: MsAsr,
         tokenizer: Tokenizer,
-        level: Level,
+        level: Level | None,
         options: TranscribeOptions | None = None,
         diarizer: Diarizer | None = None,
     ) -> None:
-        """`diarizer` takes the place of the one inside the model."""
+        """`level` of the transcripts that the model has learned; None: words alone, which it decodes freely.
+
+        `diarizer` takes the place of the one inside the model, if that was not fine-tuned with the model.
+        """
         self.model, self.tokenizer, self.level = model.eval(), tokenizer, level
         self.options = options or TranscribeOptions()
-        self._piece_seconds = self.options.piece_seconds or PIECE_SECONDS
+        self._piece_seconds = self.options.piece_seconds or PIECE_SECONDS["msasr"]
+        if model.diarizer is not None and model.options.supervision == "finetuned" and diarizer is not None:
+            raise ValueError("this model has its own fine-tuned Sortformer inside: leave out the other diarizer")
         if diarizer is None and model.diarizer is not None:
             diarizer = Diarizer(LoadedDiarizer(model.diarizer))
         if model.kernels is not None and diarizer is None:
@@ -104,8 +115,11 @@ class Transcriber:
             n_given = diarizer.model.options.n_speakers
             raise ValueError(f"the diarizer tells {n_given} speakers apart, but the ASR is for {n_speakers}")
         self.diarizer = diarizer
-        self._is_named = level in ("word", "segment")
-        self._constraint = SstConstraint(tokenizer, model.options.asr.n_tokens, self._is_named, self.device)
+        grammar = GRAMMARS[level] if level is not None else None
+        self._is_named = grammar is not None and grammar.named
+        self._constraint = None
+        if grammar is not None and self.options.decoding == "valid":
+            self._constraint = SstConstraint(tokenizer, model.options.asr.n_tokens, grammar, self.device)
 
     @property
     def device(self) -> torch.device:
@@ -191,11 +205,12 @@ class Transcriber:
             return []
         if whole or end <= to_us(self._piece_seconds):
             return [(0, end)]
-        log.warning(
-            "%s: without a diarizer, speakers of one piece of at most %g s are not those of the next",
-            session.session_id,
-            self._piece_seconds,
-        )
+        if self.level is not None:
+            log.warning(
+                "%s: without a diarizer, speakers of one piece of at most %g s are not those of the next",
+                session.session_id,
+                self._piece_seconds,
+            )
         start = to_us(session.offset)
         speech = detect_speech(session.audio_path, (start, start + end), DetectorOptions())
         return self._cut_at_silence([(first - start, last - start) for first, last in speech], end)
@@ -227,7 +242,7 @@ class Transcriber:
         lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
         probs = self._pad_posteriors(pieces, count_frames(samples.shape[1]))
         states, n_frames = self.model.encode(samples, None if len({*lengths.tolist()}) == 1 else lengths, probs)
-        options, tokenizer, decoder = self.options.decoding, self.tokenizer, self.model.asr.decoder
+        options, tokenizer, decoder = self.options.search, self.tokenizer, self.model.asr.decoder
         limits = [options.limit_tokens(piece.seconds) for piece in pieces]
         steps = decoder.start(states, n_frames, options.beam, len(tokenizer.prompt) + max(limits))
         found = search(steps, tokenizer.prompt, tokenizer.end, limits, options, self._constraint, self.device)
@@ -246,30 +261,39 @@ class Transcriber:
 
     def lay_out(self, piece: Piece, text: str, number: int, n_pieces: int) -> list[Segment]:
         """The words of a piece with speakers and approximate times; it is the `number`-th of `n_pieces`."""
-        spoken = parse_sst(text, self.level) if text else []
+        spoken: dict[str, list[str]] = {}
+        for turn in parse_any(text):
+            spoken.setdefault(turn.speaker, []).extend(turn.text.split())
         start = to_us(piece.session.offset) + piece.span[0]
         words = []
-        for speaker in sorted({speaker for speaker, _ in spoken}):
-            name, own = self._name_speaker(piece, speaker, number, n_pieces), _words_of(spoken, speaker)
-            spans = self._find_spans(piece, speaker)
+        for speaker, own in spoken.items():
+            name, column = self._name_speaker(piece, speaker, number, n_pieces), speaker_number(speaker)
+            spans = self._find_spans(piece, column if self._is_named else None)
             for word, (first, last) in zip(own, lay_words(own, spans, self.options.lang), strict=True):
                 times = to_seconds(start + first), to_seconds(start + last)
                 words.append(Segment(piece.session.session_id, name, *times, word))
         return words
 
-    def _name_speaker(self, piece: Piece, speaker: int, number: int, n_pieces: int) -> str:
-        """Speakers of the whole recording if the diarizer knows them, else of the piece, or turns (SOT)."""
-        if self._is_named and speaker < len(piece.speakers):
-            return piece.speakers[speaker]
-        name = f"speaker_{speaker}" if self._is_named else f"turn_{speaker}"
+    def _name_speaker(self, piece: Piece, speaker: str, number: int, n_pieces: int) -> str:
+        """Speakers of the whole recording if the diarizer knows them, else of the piece, or turns (SOT). All words of a
+        model that knows no speakers have one."""
+        if self.level is None:
+            return "speaker_0"
+        column = speaker_number(speaker)
+        if self._is_named and column is not None and column < len(piece.speakers):
+            return piece.speakers[column]
+        if self._is_named:
+            name = speaker if column is None else f"speaker_{column}"
+        else:
+            name = f"turn_{speaker.removeprefix('turn')}" if column is None else f"turn_{column}"
         return name if n_pieces == 1 else f"piece_{number}_{name}"
 
-    def _find_spans(self, piece: Piece, speaker: int) -> list[Span]:
+    def _find_spans(self, piece: Piece, speaker: int | None) -> list[Span]:
         """Where the speaker is heard in the piece, from its start on; else where anybody is; else all of it."""
         whole = (0, piece.span[1] - piece.span[0])
         if piece.probs is None:
             return [whole]
-        own = piece.probs[:, speaker : speaker + 1] if self._is_named else piece.probs
+        own = piece.probs if speaker is None else piece.probs[:, speaker : speaker + 1]
         for heard in (own, piece.probs):
             columns = [span for column in heard.T for span in find_active(column, self.options.threshold)]
             if spans := clip(merge(columns), *whole):
@@ -311,10 +335,6 @@ def lay_words(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") 
 
 def _name_columns(columns: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"speaker_{column}" for column in columns)
-
-
-def _words_of(spoken: Iterable[SpokenWord], speaker: int) -> list[str]:
-    return [word for number, word in spoken if number == speaker]
 
 
 def _find_gaps(speech: Sequence[Span], end: int) -> list[Span]:
@@ -368,14 +388,15 @@ def load_transcriber(
         raise FormatError(path, None, f"{tokenizer.n_tokens} tokens are more than the {n_tokens} of the model")
     if model.diarizer is not None:
         model.diarizer.freeze_for_inference()
+    try:
+        level = read_sst_level(config)
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
     diarizer = load(diarizer_path, DiarizeOptions(), device) if diarizer_path else None
-    level = config.get("level", "word")
-    if level not in ("word", "segment", "sot", "dom-sot"):
-        raise FormatError(path, None, f"its transcripts are of an unknown level, {level!r}")
     options = options or TranscribeOptions()
     if options.piece_seconds == 0:
         try:
-            learned = float(config.get("piece_seconds", PIECE_SECONDS))
+            learned = float(config.get("piece_seconds", PIECE_SECONDS[config["model"]]))
             options = replace(options, piece_seconds=max(learned, MIN_PIECE_SECONDS))
         except (TypeError, ValueError) as error:
             raise FormatError(path, None, f"its config.json: piece_seconds: {error}") from None

@@ -15,12 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 MAX_PERIOD = 16  # tokens that are looked at as something repeated
+
+Decoding = Literal["free", "valid"]
+"""Whether a constraint is used."""
 
 Constraint = Callable[[Tensor], Tensor]
 """Which tokens may come next: (rows, n) of texts so far, without prompt -> (rows, n_tokens), true where one may."""
@@ -45,7 +48,7 @@ class DecodingOptions:
 
     beam: int = 1  # rows for each clip; 1 is greedy
     length_penalty: float = 1.0  # the score is the total log-probability / tokens to this power
-    tokens_per_second: float = 12.5  # the limit of a text (1 for each frame), and
+    tokens_per_second: float = 25.0  # the limit of a text (2 for each frame: word level has a token per word), and
     tokens_more: int = 50  # so many in any case
     max_repeats: int = 8  # a text that ends with the same tokens so many times is stopped
 
@@ -198,27 +201,48 @@ class Vocabulary(Protocol):
         """That only say that a word begins."""
 
 
+class Grammar(Protocol):
+    """Where a level of SST has its tokens (`formats.sst.Grammar` says it)."""
+
+    @property
+    def named(self) -> bool:
+        """<spk0>, <spk1>, ... before every turn; else <cs> between turns."""
+
+    @property
+    def one_word(self) -> bool:
+        """Every turn is one word."""
+
+    @property
+    def same_again(self) -> bool:
+        """A turn may follow another one of the same speaker."""
+
+
 class SstConstraint:
     """Which tokens may follow, so that a text is an SST, or empty.
 
     A word comes first, or <spk0> where speakers have names; after a speaker token a word begins; the next speaker to
-    arrive has the next number; nobody takes the floor from himself; and the last token belongs to a word.
+    arrive has the next number; and the last token belongs to a word.
     """
 
-    def __init__(self, vocabulary: Vocabulary, n_tokens: int, named: bool, device: torch.device | None = None) -> None:
-        """Of a model with `n_tokens`, which may be padded; `named`: speakers have names, and there is no <cs>."""
+    def __init__(
+        self, vocabulary: Vocabulary, n_tokens: int, grammar: Grammar, device: torch.device | None = None
+    ) -> None:
+        """`n_tokens` are those of the model, which may be padded."""
 
         def mark(tokens: Sequence[int]) -> Tensor:
             marked = torch.zeros(n_tokens, dtype=torch.bool, device=device)
             marked[list(tokens)] = True
             return marked
 
-        self._named = named
+        self._grammar = grammar
         self._end = mark([vocabulary.end])
-        self._change = mark([] if named or vocabulary.change is None else [vocabulary.change])
+        self._change = mark([] if grammar.named or vocabulary.change is None else [vocabulary.change])
         self._blank, self._part = mark(vocabulary.blank_tokens), mark(vocabulary.part_tokens)
         self._begins = mark(vocabulary.word_tokens) | self._blank
         self._inner = mark(vocabulary.word_tokens) | self._part
+        # What may follow a piece of a word, tokens aside: another piece, the end, and unless each word has a token of
+        # its own, another word.
+        self._after_word = self._part | self._end | (torch.zeros_like(self._end) if grammar.one_word else self._begins)
         # The number of the speaker whose token it is; -1: it is none.
         self._number = torch.full((n_tokens,), -1, device=device)
         self._number[list(vocabulary.speakers)] = torch.arange(len(vocabulary.speakers), device=device)
@@ -226,20 +250,22 @@ class SstConstraint:
     def __call__(self, texts: Tensor) -> Tensor:
         """(rows, n) -> (rows, n_tokens)."""
         if texts.shape[1] == 0:
-            first = self._number == 0 if self._named else self._begins
+            first = self._number == 0 if self._grammar.named else self._begins
             return (self._end | first).expand(len(texts), -1)
         last = texts[:, -1]
-        after_word = self._inner | self._blank | self._end | self._may_speak(texts)
+        after_word = self._after_word | self._may_speak(texts)
         after_other = torch.where(self._blank[last][:, None], self._part, self._begins)
         return torch.where(self._inner[last][:, None], after_word, after_other)
 
     def _may_speak(self, texts: Tensor) -> Tensor:
         """(rows, n_tokens): who may speak next."""
-        if not self._named:
+        if not self._grammar.named:
             return self._change
         numbers = self._number[texts]
-        n_heard = numbers.amax(dim=1, keepdim=True) + 1
+        n_known = numbers.amax(dim=1, keepdim=True) + 1
+        known_or_next = (self._number >= 0) & (self._number <= n_known)
+        if self._grammar.same_again:
+            return known_or_next
         places = torch.arange(1, texts.shape[1] + 1, device=texts.device)
         last = (places * (numbers >= 0)).argmax(dim=1, keepdim=True)
-        speaking = numbers.gather(1, last)
-        return (self._number >= 0) & (self._number <= n_heard) & (self._number != speaking)
+        return known_or_next & (self._number != numbers.gather(1, last))

@@ -95,7 +95,7 @@ def evaluate_asr(
     reports = [score_words(*sides, metric, options) for metric in metrics]
     for report in reports:
         log.info("%s, %s: %s %.2f %%", test_set, system, report.metric, 100 * report.overall.rate)
-    return [WerResult(system, test_set, report) for report in reports]
+    return [WerResult(system, test_set, report, transcriber.decoding) for report in reports]
 
 
 def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Session], folder: Path) -> dict[str, str]:

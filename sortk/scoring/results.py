@@ -45,6 +45,7 @@ class WerResult:
     system: str
     test_set: str
     report: WerReport
+    decoding: str  # free, or valid: only sorted serialized transcripts
 
     @property
     def score(self) -> str:
@@ -164,7 +165,12 @@ def as_json(results: Results) -> dict[str, Any]:
             for result in results.der
         ],
         "wer": [
-            {"system": result.system, "test_set": result.test_set, **wer.as_json(result.report)}
+            {
+                "system": result.system,
+                "test_set": result.test_set,
+                "decoding": result.decoding,
+                **wer.as_json(result.report),
+            }
             for result in results.wer
         ],
         "coverage": {coverage.test_set: coverage.to_json() for coverage in results.coverage},
@@ -237,7 +243,10 @@ def _format_wer(results: Sequence[WerResult]) -> list[str]:
         ((result.system,), f"{result.test_set} {result.score}"): percent(result.report.overall.rate)
         for result in results
     }
-    settings = {f"- {result.test_set}: {wer.describe_settings(result.report)}": None for result in results}
+    settings = {
+        f"- {result.test_set}: {wer.describe_settings(result.report)}; decoding {result.decoding}": None
+        for result in results
+    }
     parts = [[result.system, result.test_set, result.score, *_wer_parts(result.report)] for result in results]
     header = ["system", "test set", "score", "sessions", "words", "substituted", "inserted", "deleted", "rate"]
     return [

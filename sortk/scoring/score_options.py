@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sortk.records import LATER
 from sortk.scoring.normalizers import NormalizerName
@@ -18,6 +19,9 @@ class ScoreOptions:
     normalizer: NormalizerName = "lower"  # of words, on both sides
     # Word errors as LibriSpeechMix counts them (Table 3 of the paper), in place of WER and cpWER (Table 2).
     mixtures: bool = field(default=False, metadata=LATER)
+    # free: the ASR writes what it prefers, as in the paper; valid: only texts with speaker tokens where its level has
+    # them.
+    decoding: Literal["free", "valid"] = "free"
 
     def __post_init__(self) -> None:
         if not self.sets:

@@ -21,9 +21,8 @@ from meeteval.wer.wer.siso import siso_word_error_rate
 from meeteval.wer.wer.time_constrained import tcp_word_error_rate
 
 from sortk.formats.files import quote
-from sortk.prepare.sst import number_speakers
 from sortk.prepare.syllables import Rule, find_word_edges
-from sortk.records import Segment
+from sortk.records import Segment, arrival_order
 from sortk.scoring.normalizers import Normalizer
 
 MAX_SPEAKERS = 20  # of meeteval for cpwer and tcpwer; beyond, its authors suspect a mistake
@@ -127,12 +126,12 @@ def _join_speakers(segments: Sequence[Segment], normalizer: Normalizer) -> dict[
 
 def _join_words(segments: Sequence[Segment], normalizer: Normalizer) -> str:
     """All that is said, word by word in the order of starts; of two that start together, as in an SST."""
-    arrival_order = number_speakers(segments)
+    arrival = arrival_order(segments)
     timed = []
     for segment in segments:
         words = normalizer.clean_entry(segment.text).split()
         starts = find_word_edges(words, segment.start, segment.end, LANGUAGE, RULE)[:-1]
-        timed += [(start, arrival_order[segment.speaker], word) for start, word in zip(starts, words, strict=True)]
+        timed += [(start, arrival[segment.speaker], word) for start, word in zip(starts, words, strict=True)]
     return normalizer.normalize(" ".join(word for _, _, word in sorted(timed, key=itemgetter(0, 1))))
 
 

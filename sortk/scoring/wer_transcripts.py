@@ -4,36 +4,26 @@ SegLST, STM and CTM name speakers and times. An SST (sorted serialized transcrip
 order of words, but no times: its segments count words instead of seconds, so that their order is right. So do those of
 a session of SegLST in which any entry has no times: its words are in the order of the file, as meeteval takes them.
 
-`prepare.sst.parse_sst` is strict; what a decoder writes need not be an SST. `parse_turns` takes any text, by these
-rules, and loses no word:
-
-    <spk0> ...             the words up to the next token are of that speaker. The token may be in capitals, have
-                           leading zeros, be repeated, stick to a word, come in any order, or be written <|spk0|>
-    <spk0> <spk1> ...      a token without words is a turn in which nothing is said
-    <spkx>, <spk>          a speaker of that name; told in a note
-    <cs>                   a new, nameless speaker from here on (SOT)
-    words before a token   are <spk0>'s, who speaks first; told in a note. Without any token, all are of one speaker
-    <unk>, any other       is a word
+What a decoder writes need not be an SST: any text is taken, by the rules of `formats.sst.parse_any`.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import isnan, nan
+from operator import attrgetter
 from pathlib import Path
 
 from sortk.formats import ctm, manifest, seglst, stm
 from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, files_in, quote, read_lines
 from sortk.formats.objects import entries
+from sortk.formats.sst import TOKEN, parse_any, speaker_number
 from sortk.records import Segment
 from sortk.scoring.sessions import name_sessions
-
-SPEAKER_TOKEN = re.compile(r"<\|?(spk[^<>|\s]*|cs)\|?>", re.IGNORECASE)
-NUMBERED = re.compile(r"spk0*(\d+)", re.ASCII)
 
 READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
     "seglst": lambda path: seglst.read(path, zero_duration="keep", untimed="keep"),
@@ -41,9 +31,6 @@ READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
     "ctm": lambda path: ctm.read(path, zero_duration="keep"),
 }
 SUFFIXES = {"seglst": ".json", "stm": ".stm", "ctm": ".ctm"}
-
-Turn = tuple[str, str]
-"""A speaker, and what is said until the next one speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +50,8 @@ class Transcripts:
     @classmethod
     def of_sst(cls, texts: Mapping[str, str]) -> Transcripts:
         """From the SST of each session, or whatever a decoder wrote in its place."""
-        sessions = {
-            name: _count_words(Segment(name, speaker, nan, nan, said) for speaker, said in parse_turns(text))
-            for name, text in texts.items()
-        }
-        names_speakers = any(SPEAKER_TOKEN.search(text) for text in texts.values())
+        sessions = {name: _count_words(_segments(name, text)) for name, text in texts.items()}
+        names_speakers = any(TOKEN.search(text) for text in texts.values())
         return cls(sessions, frozenset(sessions), names_speakers, tuple(_notes(texts)))
 
     @classmethod
@@ -92,7 +76,7 @@ class Transcripts:
     @classmethod
     def _of_sessions(cls, sessions: Mapping[str, Sequence[Segment]]) -> Transcripts:
         for segment in (segment for own in sessions.values() for segment in own if "<" in segment.text):
-            if token := SPEAKER_TOKEN.search(segment.text):
+            if token := TOKEN.search(segment.text):
                 time = "" if isnan(segment.start) else f" at {segment.start:.3f} s"
                 where = f"session {quote(segment.session_id)}, {segment.speaker}{time}"
                 raise ValueError(
@@ -110,20 +94,10 @@ class Transcripts:
 # SST
 
 
-def parse_turns(text: str) -> list[Turn]:
-    """Speaker and words of each turn, empty ones left out; never fails, and every word of the text is in one turn."""
-    # Splitting at a pattern with one group gives words, token, words, token, ..., words.
-    first, *rest = SPEAKER_TOKEN.split(text)
-    turns = [("spk0", first)]
-    for place, (token, words) in enumerate(zip(rest[::2], rest[1::2], strict=True), start=1):
-        turns.append((_speaker(token.lower(), place), words))
-    return [(speaker, " ".join(words.split())) for speaker, words in turns if words.strip()]
-
-
-def _speaker(token: str, place: int) -> str:
-    if token == "cs":
-        return f"turn{place}"
-    return NUMBERED.sub(r"spk\1", token)
+def _segments(name: str, text: str) -> Iterator[Segment]:
+    """What is said until another speaker speaks is a segment, so that every level of an SST is scored alike."""
+    for speaker, turns in groupby(parse_any(text), key=attrgetter("speaker")):
+        yield Segment(name, speaker, nan, nan, " ".join(turn.text for turn in turns))
 
 
 def _count_words(segments: Iterable[Segment]) -> list[Segment]:
@@ -141,7 +115,7 @@ def _notes(texts: Mapping[str, str]) -> list[str]:
     unknown = [
         session_id
         for session_id, text in texts.items()
-        if any(not NUMBERED.fullmatch(token.lower()) for token in SPEAKER_TOKEN.findall(text) if token.lower() != "cs")
+        if any(speaker_number(name) is None for name in TOKEN.findall(text) if name.lower() != "cs")
     ]
     notes = {
         "words before the first speaker token, taken as <spk0>'s": early,
@@ -151,7 +125,7 @@ def _notes(texts: Mapping[str, str]) -> list[str]:
 
 
 def _has_early_words(text: str) -> bool:
-    token = SPEAKER_TOKEN.search(text)
+    token = TOKEN.search(text)
     return token is not None and token[1].lower() != "cs" and bool(text[: token.start()].strip())
 
 

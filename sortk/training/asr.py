@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import meeteval
@@ -10,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sortk.formats.sst import GRAMMARS, Level, parse_any, strip_tokens
 from sortk.formats.tokens import Tokenizer
 from sortk.models.decoding import Constraint, DecodingOptions, SstConstraint, search
 from sortk.models.frames import SAMPLE_RATE
 from sortk.models.msasr import MsAsr
-from sortk.prepare.sst import Level, parse_sst
 from sortk.training.asr_batches import NOT_KNOWN, AsrBatch, AsrLoader
 from sortk.training.batches import Batch
 from sortk.training.processes import current_processes, sum_numbers
@@ -31,7 +30,7 @@ class AsrTask(nn.Module):
         self,
         model: MsAsr,
         tokenizer: Tokenizer,
-        level: Level,
+        level: Level | None,
         validation: AsrLoader,
         label_smoothing: float = 0.0,
         names_words: bool = False,
@@ -70,18 +69,21 @@ class AsrTask(nn.Module):
     def validate(self, device: torch.device) -> dict[str, float]:
         """WER, of all words without their speakers, and cpWER (Appendix D); texts are decoded greedily."""
         processes = current_processes()
-        named = self.level in ("word", "segment")
-        constraint = SstConstraint(self.tokenizer, self.model.options.asr.n_tokens, named, device)
+        constraint = None
+        if self.level is not None:
+            grammar, n_tokens = GRAMMARS[self.level], self.model.options.asr.n_tokens
+            constraint = SstConstraint(self.tokenizer, n_tokens, grammar, device)
         total = TextErrors()
         for batch in self.validation.load_part(processes.rank, processes.n):
             assert isinstance(batch, AsrBatch)
             found = self.transcribe(batch.to(device), constraint)
             for reference, hypothesis in zip(batch.texts, found, strict=True):
-                total += count_text_errors(reference, hypothesis, self.level)
+                # Of a model that learns words alone, speaker tokens are noise.
+                total += count_text_errors(reference, hypothesis if self.level else strip_tokens(hypothesis))
         total = TextErrors(**sum_numbers(asdict(total), device))
         return {"score": total.cpwer, "wer": total.wer, "cpwer": total.cpwer}
 
-    def transcribe(self, batch: AsrBatch, constraint: Constraint) -> list[str]:
+    def transcribe(self, batch: AsrBatch, constraint: Constraint | None) -> list[str]:
         """The text of each clip; the annotation tells who speaks if there is no diarizer."""
         model, options = self.model, DecodingOptions()
         states, n_frames = model.encode(batch.samples, batch.lengths, batch.targets if model.diarizer is None else None)
@@ -132,20 +134,18 @@ class TextErrors:
         return self.wrong_by_speaker / max(self.n_words, 1.0)
 
 
-def count_text_errors(reference: str, hypothesis: str, level: Level) -> TextErrors:
-    """Of one clip; both are SST, or empty."""
-    spoken, found = (parse_sst(text, level) if text else [] for text in (reference, hypothesis))
-    plain = meeteval.wer.siso_word_error_rate(_join(spoken), _join(found))
+def count_text_errors(reference: str, hypothesis: str) -> TextErrors:
+    """Count the errors of one clip; both are SST of any level, or empty."""
+    plain = meeteval.wer.siso_word_error_rate(strip_tokens(reference), strip_tokens(hypothesis))
     by_speaker = meeteval.wer.cp_word_error_rate(
-        _split(spoken), _split(found), reference_sort=False, hypothesis_sort=False
+        _split(reference), _split(hypothesis), reference_sort=False, hypothesis_sort=False
     )
-    return TextErrors(float(len(spoken)), float(plain.errors), float(by_speaker.errors))
+    return TextErrors(float(plain.length), float(plain.errors), float(by_speaker.errors))
 
 
-def _join(words: Sequence[tuple[int, str]]) -> str:
-    return " ".join(word for _, word in words)
-
-
-def _split(words: Sequence[tuple[int, str]]) -> dict[str, str]:
-    speakers = sorted({speaker for speaker, _ in words}) or [0]
-    return {str(own): _join([(speaker, word) for speaker, word in words if speaker == own]) for own in speakers}
+def _split(text: str) -> dict[str, str]:
+    """Return the words of each speaker."""
+    words: dict[str, list[str]] = {}
+    for turn in parse_any(text):
+        words.setdefault(turn.speaker, []).append(turn.text)
+    return {speaker: " ".join(own) for speaker, own in words.items()} or {"spk0": ""}

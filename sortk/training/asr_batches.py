@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from sortk.formats import audio, seglst
-from sortk.formats.tokens import TOKEN, Tokenizer
+from sortk.formats.sst import SstOptions, build_sst, strip_tokens
+from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import FRAME_SECONDS, SAMPLE_RATE, count_frames
 from sortk.prepare.simulate import Simulator
-from sortk.prepare.sst import SstOptions, build_sst, number_speakers
-from sortk.records import Segment, Session
+from sortk.records import Segment, Session, arrival_order
 from sortk.training.batches import Batch, BatchLoader, Example, Place, Source, collate, read_segments
 from sortk.training.targets import NOBODY, Targets, frame_targets
 
@@ -78,7 +78,7 @@ class Transcription:
     def write(self, name: str, text: str) -> tuple[str, list[int]]:
         """The text as it is to be learned, and its tokens with prompt and end; `name` is for messages."""
         if not self.speaker_tokens:
-            text = " ".join(TOKEN.sub(" ", text).split())
+            text = strip_tokens(text)
         try:
             tokens = [*self.tokenizer.prompt, *self.tokenizer.encode(text), self.tokenizer.end]
         except ValueError as error:
@@ -107,7 +107,7 @@ class Transcription:
     def say_who(self, segments: Sequence[Segment], words: Sequence[Segment], offset: float, n_frames: int) -> Targets:
         """(n_frames, n_speakers): who speaks; columns in the order in which the transcript numbers the speakers."""
         targets, names = frame_targets(segments, offset, n_frames, self.n_speakers)
-        order = number_speakers(words)
+        order = arrival_order(words)
         # A speaker without words comes after those with.
         places = sorted(range(len(names)), key=lambda column: (order.get(names[column], len(order)), column))
         return targets[:, [*places, *range(len(names), self.n_speakers)]]
@@ -202,7 +202,7 @@ class SpokenSource:
             end = find_end(words, wanted)
             words, samples = [word for word in words if word.end <= end], samples[: round(end * SAMPLE_RATE)]
         n_frames = count_frames(len(samples))
-        text, tokens = write.write(plan.session_id, build_sst(words, write.sst.level, write.sst.segment_gap))
+        text, tokens = write.write(plan.session_id, build_sst(words, write.sst))
         targets = write.say_who(plan.segments(), words, 0.0, n_frames)
         example = Example(plan.session_id, samples, targets, np.full(n_frames, NOBODY))
         return AsrExample(example, text, tokens, write.name_frames(words, 0.0, n_frames))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sortk.formats.files import quote
+from sortk.formats.sst import Level
 from sortk.records import LATER
 from sortk.training.options import LoopOptions, check_phases
 
@@ -48,6 +49,21 @@ class AsrPhaseOptions:
             raise ValueError(f"{quote(self.name)} cannot be the name of a phase")
 
 
+# Rows of Table 2, and of Table 3 (section 5.3.2: system 2 with SOT-style tokens), by supervision, adapters and level.
+ROWS = {
+    ("none", "", "word"): "1",
+    ("frozen", "", "word"): "2",
+    ("finetuned", "", "word"): "3",
+    ("truth", "", "word"): "4",
+    ("frozen", "adapters", "segment"): "5",
+    ("frozen", "adapters", "word"): "6",
+    ("none", "", "segment"): "MS-Canary",
+    ("frozen", "", "segment"): "Sortformer-MS-Canary",
+    ("none", "", "sot"): "Canary trained with SOT",
+    ("none", "", "dom-sot"): "Canary trained with DOM-SOT",
+}
+
+
 @dataclass(frozen=True)
 class TrainAsrOptions:
     """What the multi-speaker ASR is, and how it learns; the defaults are the paper's system 2."""
@@ -75,14 +91,17 @@ class TrainAsrOptions:
             raise ValueError("adapters must not be negative, n_tokens and validation_samples at least 1")
         check_phases([phase.name for phase in self.phases], self.init)
 
-    def describe(self) -> str:
-        """The name of a row in Table 2."""
+    def describe(self, level: Level) -> str:
+        """Return the name of a row of Table 2 or 3, for transcripts of that level; a system that the paper does not
+        have gets a description alone."""
         if not self.speaker_tokens:
             return "baseline: no speaker tokens"
-        system = {
-            "none": "1: no supervision",
-            "frozen": "2: Sortformer, frozen",
-            "finetuned": "3: Sortformer, fine-tuned",
-            "truth": "4: ground truth in training",
+        row = ROWS.get((self.supervision, "adapters" if self.adapters else "", level))
+        about = {
+            "none": "no supervision",
+            "frozen": "Sortformer, frozen",
+            "finetuned": "Sortformer, fine-tuned",
+            "truth": "ground truth in training",
         }[self.supervision]
-        return f"{system}, adapters of {self.adapters}" if self.adapters else system
+        adapters = f", adapters of {self.adapters}" if self.adapters else ""
+        return f"{f'{row}: ' if row else ''}{about}, {level} level{adapters}"

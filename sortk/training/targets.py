@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sortk.models.frames import FRAME_SECONDS
-from sortk.records import Segment
+from sortk.records import Segment, arrival_order
 
 NOBODY = -1  # instead of a speaker's number
 
@@ -20,16 +20,13 @@ def frame_targets(
 ) -> tuple[Targets, list[str]]:
     """(n_frames, n_speakers): 1 where a speaker is active for at least half of the frame; and the speakers' names.
 
-    Frame k lasts from offset + 0.08 k on for 80 ms. Columns are in the order of arrival in this window; speakers who
-    start together go by their next difference (end of that segment, then name). Of more than `n_speakers`, those who
-    speak longest in the window are kept; the columns of absent ones are 0.
+    Frame k lasts from offset + 0.08 k on for 80 ms. Columns are in the order of arrival in this window
+    (`records.arrival_order`). Of more than `n_speakers`, those who speak longest in the window are kept; the columns of
+    absent ones are 0.
     """
     end = offset + n_frames * FRAME_SECONDS
-    inside = sorted(
-        (segment for segment in segments if segment.start < end and segment.end > offset),
-        key=lambda segment: (max(segment.start, offset), segment.end, segment.speaker),
-    )
-    activity = {speaker: np.zeros(n_frames) for speaker in dict.fromkeys(segment.speaker for segment in inside)}
+    inside = [segment for segment in segments if segment.start < end and segment.end > offset]
+    activity = {speaker: np.zeros(n_frames) for speaker in arrival_order(inside, offset)}
     for segment in inside:
         _cover(
             activity[segment.speaker], (segment.start - offset) / FRAME_SECONDS, (segment.end - offset) / FRAME_SECONDS

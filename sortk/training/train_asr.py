@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sortk.formats.model_folder import save_model
+from sortk.formats.model_folder import SST_LEVEL, save_model
+from sortk.formats.sst import Level, SstOptions, parse_sst
 from sortk.formats.tokens import (
     FILE_NAME,
     Tokenizer,
@@ -30,7 +31,6 @@ from sortk.models.sortformer import SortformerOptions
 from sortk.models.weights import check_weights
 from sortk.prepare.pieces import SpeakerIndex, read_index
 from sortk.prepare.simulate import SimulateOptions, Simulator
-from sortk.prepare.sst import Level, SstOptions, parse_sst
 from sortk.records import Session
 from sortk.training.asr import AsrTask
 from sortk.training.asr_batches import AsrLoader, AsrSource, SampleSource, SpokenSource, Transcription
@@ -88,11 +88,11 @@ def train_asr(
     if tokenizer is None:
         raise ValueError("the model to start from is not an ASR: it has no tokenizer")
     model, tokenizer = build_asr(options, tokenizer, initial, diarizer)
-    level: Level = data.sst.level if options.speaker_tokens else "sot"
+    level = data.sst.level if options.speaker_tokens else None
     writing = Transcription(
         tokenizer, model.options.n_speakers, data.sst, options.speaker_tokens, model.options.asr.max_tokens
     )
-    _check_transcripts(data.valid[: options.validation_samples], level, options)
+    _check_transcripts(data.valid[: options.validation_samples], level)
     task = _build_task(model, writing, level, data, options, seed)
     n_weights = sum(weight.numel() for weight in model.parameters())
     log.info(
@@ -117,10 +117,10 @@ def train_asr(
     return scores
 
 
-def _check_transcripts(sessions: Sequence[Session], level: Level, options: TrainAsrOptions) -> None:
+def _check_transcripts(sessions: Sequence[Session], level: Level | None) -> None:
     """Before hours of training: what cannot be read as an SST of that level cannot be scored."""
     for session in sessions:
-        if session.text and options.speaker_tokens:
+        if session.text and level is not None:
             try:
                 parse_sst(session.text, level)
             except ValueError as error:
@@ -128,7 +128,7 @@ def _check_transcripts(sessions: Sequence[Session], level: Level, options: Train
 
 
 def _build_task(
-    model: MsAsr, writing: Transcription, level: Level, data: AsrData, options: TrainAsrOptions, seed: int
+    model: MsAsr, writing: Transcription, level: Level | None, data: AsrData, options: TrainAsrOptions, seed: int
 ) -> AsrTask:
     # Without a diarizer inside, the annotation tells who speaks in validation, too.
     needs_truth = options.supervision != "none" and model.diarizer is None
@@ -139,11 +139,12 @@ def _build_task(
     return AsrTask(model, writing.tokenizer, level, validation, options.label_smoothing, names_words)
 
 
-def save_asr(folder: Path, model: MsAsr, tokenizer: Tokenizer, level: Level, piece_seconds: float) -> None:
-    """A model folder that `sortk transcribe` reads; it will cut recordings into such pieces."""
+def save_asr(folder: Path, model: MsAsr, tokenizer: Tokenizer, level: Level | None, piece_seconds: float) -> None:
+    """Write a model folder that `sortk transcribe` reads; it will cut recordings into such pieces. A level of None is
+    a model that has learned words alone."""
     save_tokenizer(folder, tokenizer)
     config = {"model": "msasr", "options": model.options.to_json(), "tokenizer": tokenizer.settings.to_json()}
-    save_model(folder, model.state_dict(), config | {"level": level, "piece_seconds": piece_seconds})
+    save_model(folder, model.state_dict(), config | {SST_LEVEL: level, "piece_seconds": piece_seconds})
 
 
 def _find_longest(data: AsrData, phase: AsrPhaseOptions) -> float:

@@ -26,7 +26,8 @@ from sortk.corpora.sentences import make_sentence
 from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import seglst, sources
 from sortk.formats.files import files_in
-from sortk.prepare.sst import build_sst, join_words, write_sst
+from sortk.formats.sst import build_sst, join_words
+from sortk.prepare.sst import write_sst
 from sortk.prepare.syllables import Rule, approximate_word_times, weigh_word
 from sortk.prepare.timestamps import TimestampOptions, time_words, write_timestamps
 from sortk.records import Segment, Word

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sortk.formats.sst import GRAMMARS, Level
 from sortk.models.decoding import MAX_PERIOD, DecodingOptions, SstConstraint, search
 
 END = 0
@@ -145,19 +146,20 @@ class Words:
     blank_tokens: tuple[int, ...] = (8,)
 
 
-NAMED = SstConstraint(Words(), 10, named=True)
+def constraint(level: Level, n_tokens: int = 10) -> SstConstraint:
+    return SstConstraint(Words(), n_tokens, GRAMMARS[level])
 
 
-def is_valid(text: Sequence[int]) -> bool:
+def is_valid(text: Sequence[int], level: Level) -> bool:
     """By the rules, told another way: a small machine that reads the text."""
     speaker, n_speakers, before = -1, 0, "start"
     for token in text:
         if token in (2, 3, 4):
             number = token - 2
-            if before not in ("start", "word") or number > n_speakers or number == speaker:
+            if before not in ("start", "word") or number > n_speakers or (number == speaker and level == "change"):
                 return False
             speaker, n_speakers, before = number, max(n_speakers, number + 1), "token"
-        elif token in (5, 6, 8) and before in ("token", "word"):
+        elif token in (5, 6, 8) and (before == "token" or (before == "word" and level != "word")):
             before = "blank" if token == 8 else "word"
         elif token == 7 and before in ("blank", "word"):
             before = "word"
@@ -166,30 +168,43 @@ def is_valid(text: Sequence[int]) -> bool:
     return before in ("start", "word")
 
 
-@given(st.integers(0, 10**6), st.integers(1, 4))
-def test_whatever_the_decoder_wants_the_text_is_valid(seed: int, beam: int) -> None:
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(["word", "segment", "change"]))
+def test_whatever_the_decoder_wants_the_text_is_valid(seed: int, beam: int, level: Level) -> None:
     torch.manual_seed(seed)
     table = 3 * torch.randn(10, 10)
     limit = random.Random(seed).randint(1, 25)
     options = DecodingOptions(beam=beam, max_repeats=3)
-    (found,) = search(TableSteps([table], beam), [1], END, [limit], options, NAMED)
-    assert is_valid(found.tokens) and len(found.tokens) <= limit
+    (found,) = search(TableSteps([table], beam), [1], END, [limit], options, constraint(level))
+    assert is_valid(found.tokens, level) and len(found.tokens) <= limit
     assert math.isfinite(found.score)
 
 
-def test_every_valid_text_may_be_written() -> None:
+@pytest.mark.parametrize("level", ["word", "segment", "change"])
+def test_every_valid_text_may_be_written(level: Level) -> None:
+    may_follow = constraint(level)
     for length in range(1, 5):
-        for text in itertools.product(range(1, 10), repeat=length):
-            path = torch.tensor([*text, END])
-            allowed = all(bool(NAMED(path[None, :n])[0, path[n]]) for n in range(length + 1))
-            assert allowed == is_valid(text), text
+        texts = torch.tensor(list(itertools.product(range(1, 10), repeat=length)))
+        paths = torch.cat([texts, torch.full((len(texts), 1), END)], dim=1)
+        rows = torch.arange(len(paths))
+        allowed = torch.stack([may_follow(paths[:, :n])[rows, paths[:, n]] for n in range(length + 1)]).all(dim=0)
+        assert allowed.tolist() == [is_valid(text, level) for text in texts.tolist()]
 
 
-def test_without_names_a_change_stands_between_words() -> None:
-    constraint = SstConstraint(Words(), 12, named=False)  # two rows of padding
+def test_each_word_has_its_token_at_level_word() -> None:
+    """<spk0> well <spk0> i <spk1> yes, as the paper has it; at level change the second <spk0> may not stand."""
+    text = torch.tensor([[2, 5, 7, 2, 6, 3, 5, END]])
+    steps = [(text[:, :n], int(text[0, n])) for n in range(8)]
+    assert all(bool(constraint("word")(before)[0, token]) for before, token in steps)
+    assert not bool(constraint("change")(text[:, :3])[0, 2])
+    assert not bool(constraint("word")(text[:, :2])[0, 6])  # another word without a token
+
+
+@pytest.mark.parametrize("level", ["sot", "dom-sot"])
+def test_without_names_a_change_stands_between_words(level: Level) -> None:
+    may_follow = constraint(level, 12)  # two rows of padding
 
     def allowed(*text: int) -> list[int]:
-        return constraint(torch.tensor([text], dtype=torch.long))[0].nonzero().flatten().tolist()
+        return may_follow(torch.tensor([text], dtype=torch.long))[0].nonzero().flatten().tolist()
 
     assert allowed() == [END, 5, 6, 8]
     assert allowed(5) == [END, 5, 6, 7, 8, 9]

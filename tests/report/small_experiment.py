@@ -136,7 +136,8 @@ def _transcribe(root: Path, sessions: Sequence[Session]) -> list[WerResult]:
     (folder / "sst.jsonl").write_text("\n".join(lines), encoding="utf-8")
     sides = Transcripts.of_sst({s.session_id: s.text or "" for s in samples}), Transcripts.of_sst(heard)
     return [
-        WerResult("2: made up", "test", score_words(*sides, metric, WerOptions("lower"))) for metric in ("wer", "cpwer")
+        WerResult("2: made up", "test", score_words(*sides, metric, WerOptions("lower")), "free")
+        for metric in ("wer", "cpwer")
     ]
 
 

@@ -27,6 +27,8 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 class Model:
     """Hears somebody from frame 25 (2 s) to 50 (4 s) of every session; is killed after so many."""
 
+    decoding = "free"
+
     def __init__(self, n_before_kill: int = 99) -> None:
         self.n_before_kill, self.heard = n_before_kill, list[str]()
 

@@ -47,9 +47,9 @@ def small_results() -> Results:
             DerResult("pil", "test", "none", measure_der(0.0)),
         ],
         wer=[
-            WerResult("system 1", "test", measure_wer("<spk0> a b <spk1> c x", "wer")),
-            WerResult("system 1", "test", measure_wer("<spk0> a b <spk1> c x", "cpwer")),
-            WerResult("system 2", "test", measure_wer("<spk0> a b c <spk1> d", "cpwer")),
+            WerResult("system 1", "test", measure_wer("<spk0> a b <spk1> c x", "wer"), "free"),
+            WerResult("system 1", "test", measure_wer("<spk0> a b <spk1> c x", "cpwer"), "free"),
+            WerResult("system 2", "test", measure_wer("<spk0> a b c <spk1> d", "cpwer"), "free"),
         ],
         coverage=[Coverage("test", 1.25, 300, 4, {"no_words": {"hours": 0.5, "segments": 90}}, 2)],
     )
@@ -93,8 +93,8 @@ def test_librispeechmix_may_be_counted_in_two_ways_in_one_column() -> None:
             commit="abc1234",
             date="2026-11-16",
             wer=[
-                WerResult("Canary", "2mix", measure_wer("a b c d", "wer", "librispeechmix")),
-                WerResult("MS-Canary", "2mix", measure_wer("a b <cs> c", "wer", "librispeechmix")),
+                WerResult("Canary", "2mix", measure_wer("a b c d", "wer", "librispeechmix"), "free"),
+                WerResult("MS-Canary", "2mix", measure_wer("a b <cs> c", "wer", "librispeechmix"), "free"),
             ],
         )
     )
@@ -153,7 +153,7 @@ def test_nothing_is_measured_twice() -> None:
     with pytest.raises(ValueError, match="measured twice: a, none, test"):
         Results("r", "abc1234", "2026-11-16", der=[DerResult("a", "test", "none", measure_der(0))] * 2)
     with pytest.raises(ValueError, match="measured twice: a, cpWER, test"):
-        Results("r", "abc1234", "2026-11-16", wer=[WerResult("a", "test", measure_wer("a", "cpwer"))] * 2)
+        Results("r", "abc1234", "2026-11-16", wer=[WerResult("a", "test", measure_wer("a", "cpwer"), "free")] * 2)
 
 
 def test_what_was_scored_and_what_was_not_is_told() -> None:

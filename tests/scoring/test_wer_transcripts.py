@@ -6,14 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sortk.formats import ctm, seglst, stm
 from sortk.formats.files import FormatError
-from sortk.prepare.sst import build_sst
 from sortk.records import Segment
-from sortk.scoring.wer_transcripts import SPEAKER_TOKEN, Transcripts, parse_turns
+from sortk.scoring.wer_transcripts import Transcripts
 
 ALICE = Segment("s", "alice", 0.0, 2.0, "well i")
 BOB = Segment("s", "bob", 1.0, 1.5, "yes")
@@ -22,44 +19,6 @@ BOB = Segment("s", "bob", 1.0, 1.5, "yes")
 def write_lines(path: Path, *entries: object) -> Path:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize(
-    ("text", "turns"),
-    [
-        ("<spk0> well i <spk1> yes <spk0> so", [("spk0", "well i"), ("spk1", "yes"), ("spk0", "so")]),
-        ("<SPK1>yes<spk01>well", [("spk1", "yes"), ("spk1", "well")]),
-        ("<|spk2|> hm <|cs|> so", [("spk2", "hm"), ("turn2", "so")]),
-        ("<spk0> <spk1> <spk1> yes <spk2>", [("spk1", "yes")]),
-        ("well <spk1> yes", [("spk0", "well"), ("spk1", "yes")]),
-        ("well i <cs> yes <cs> so", [("spk0", "well i"), ("turn1", "yes"), ("turn2", "so")]),
-        ("<spkx> a <spk> b", [("spkx", "a"), ("spk", "b")]),
-        ("<unk> < spk0> well", [("spk0", "<unk> < spk0> well")]),
-        ("", []),
-        ("  \n ", []),
-    ],
-)
-def test_turns_of_whatever_a_decoder_writes(text: str, turns: list[tuple[str, str]]) -> None:
-    assert parse_turns(text) == turns
-
-
-PIECES = st.one_of(
-    st.sampled_from(["<spk0>", "<spk12>", "<cs>", "<spk", "<|spk1|>", "<unk>", " ", "a", "b"]), st.text()
-)
-
-
-@given(st.lists(PIECES).map("".join))
-def test_every_word_is_in_one_turn(text: str) -> None:
-    turns = parse_turns(text)
-    assert " ".join(words for _, words in turns).split() == SPEAKER_TOKEN.sub(" ", text).split()
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.sampled_from(["x", "y"])), max_size=9))
-def test_an_sst_is_read_back(words: list[tuple[str, int, str]]) -> None:
-    segments = [Segment("s", speaker, float(start), start + 1.0, word) for speaker, start, word in words]
-    text = build_sst(segments)
-    rebuilt = "".join(f"<{speaker}> {said} " for speaker, said in parse_turns(text)).strip()
-    assert rebuilt == text
 
 
 def test_an_sst_counts_words_instead_of_seconds() -> None:
@@ -71,6 +30,14 @@ def test_an_sst_counts_words_instead_of_seconds() -> None:
     assert transcripts.untimed == {"s"}
     assert transcripts.names_speakers
     assert not Transcripts.of_sst({"s": "well i"}).names_speakers
+
+
+def test_every_level_of_an_sst_is_scored_alike() -> None:
+    """A token before each word, or only where the speaker changes: what is said until another speaks is one segment."""
+    texts = ("<spk0> well <spk0> i <spk1> yes <spk0> so", "<spk0> well i <spk1> yes <spk0> so")
+    word, change = (Transcripts.of_sst({"s": text}).sessions["s"] for text in texts)
+    assert list(word) == list(change)
+    assert [(turn.speaker, turn.text) for turn in word] == [("spk0", "well i"), ("spk1", "yes"), ("spk0", "so")]
 
 
 def test_oddities_of_an_sst_are_told() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from sortk.formats import audio, rttm, seglst
+from sortk.formats.sst import build_sst
 from sortk.models.canary import CanaryOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
-from sortk.prepare.sst import build_sst
 from sortk.records import Segment, Session
 
 HERTZ = {"one": 150, "two": 500, "three": 1700}

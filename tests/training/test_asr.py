@@ -13,11 +13,11 @@ from torch.nn import functional
 from sortk.cli import main
 from sortk.formats import manifest
 from sortk.formats.model_folder import load_model, save_model
+from sortk.formats.sst import SstOptions
 from sortk.formats.tokens import load_tokenizer
 from sortk.models.canary import SIZES
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import Sortformer
-from sortk.prepare.sst import SstOptions
 from sortk.training.asr import AsrTask, TextErrors, count_text_errors, mean_of_clips, token_losses
 from sortk.training.asr_batches import NOT_KNOWN
 from sortk.training.asr_options import AsrPhaseOptions, TrainAsrOptions
@@ -65,13 +65,13 @@ def pretrained_in(folder: Path) -> Pretrained:
 
 def test_errors_counted_by_hand() -> None:
     """A word goes to the other speaker: no word is wrong, but one is missing here and one too many there."""
-    errors = count_text_errors("<spk0> a b <spk1> c", "<spk0> a <spk1> b c", "word")
+    errors = count_text_errors("<spk0> a b <spk1> c", "<spk0> a <spk1> b c")
     assert errors == TextErrors(3, 0, 2)
-    swapped = count_text_errors("<spk0> a b <spk1> c", "<spk0> c <spk1> a b", "word")
+    swapped = count_text_errors("<spk0> a b <spk1> c", "<spk0> c <spk1> a b")
     assert swapped.wrong_by_speaker == 0 and swapped.wrong == 2
-    assert count_text_errors("<spk0> a b", "", "word") == TextErrors(2, 2, 2)
-    assert count_text_errors("", "<spk0> a", "word") == TextErrors(0, 1, 1)
-    assert count_text_errors("a <cs> b", "b <cs> a", "sot") == TextErrors(2, 2, 0)
+    assert count_text_errors("<spk0> a b", "") == TextErrors(2, 2, 2)
+    assert count_text_errors("", "<spk0> a") == TextErrors(0, 1, 1)
+    assert count_text_errors("a <cs> b", "b <cs> a") == TextErrors(2, 2, 0)
     total = errors + TextErrors(1, 1, 1)
     assert (total.wer, total.cpwer) == (0.25, 0.75)
 
@@ -99,7 +99,7 @@ def test_it_learns_a_batch_by_heart(tmp_path: Path) -> None:
     scores = train_asr(data_in(tmp_path, 6), options, 0, tmp_path / "out")
     assert scores["cpwer"] < 0.1 and scores["wer"] < 0.1
     weights, config = load_model(tmp_path / "out" / "model")
-    assert config["model"] == "msasr" and config["level"] == "word"
+    assert config["model"] == "msasr" and config["sst_level"] == "word"
     assert config["piece_seconds"] == pytest.approx(0.96)  # how long the samples are
     model = MsAsr(MsAsrOptions.from_json(config["options"]))
     model.load_state_dict(weights)
@@ -189,14 +189,14 @@ def test_words_alone_are_a_single_speaker_asr(tmp_path: Path) -> None:
     options = replace(OPTIONS, supervision="none", speaker_tokens=False)
     scores = train_asr(data_in(tmp_path), options, 0, tmp_path / "out")
     assert scores["wer"] == scores["cpwer"]
-    assert load_model(tmp_path / "out" / "model")[1]["level"] == "sot"
+    assert load_model(tmp_path / "out" / "model")[1]["sst_level"] is None
 
 
 def test_what_cannot_be_trained_is_a_sentence(tmp_path: Path) -> None:
     data = data_in(tmp_path)
     with pytest.raises(ValueError, match="supervision 'frozen' needs a diarizer"):
         train_asr(data, replace(OPTIONS, supervision="frozen"), 0, tmp_path / "a")
-    with pytest.raises(ValueError, match=r"session s0: no SST: token 1, '<spk0>', is no token of this level.*sot"):
+    with pytest.raises(ValueError, match=r"session s0: not an SST: token 1, '<spk0>', is not a token of level sot"):
         train_asr(replace(data, sst=SstOptions(level="sot")), OPTIONS, 0, tmp_path / "f")
     with pytest.raises(ValueError, match="a manifest is empty"):
         train_asr(replace(data, valid=[]), OPTIONS, 0, tmp_path / "b")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from spoken import WORD_SECONDS, make_samples
 
+from sortk.formats.sst import SstOptions, parse_sst, strip_tokens
 from sortk.formats.tokens import train_tokenizer
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
-from sortk.prepare.sst import SstOptions, parse_sst
 from sortk.records import Segment, Session, Source
 from sortk.training.asr_batches import (
     NOT_KNOWN,
@@ -93,7 +93,7 @@ def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> No
 
 
 def _words(session: Session) -> str:
-    return " ".join(text for _, text in parse_sst(session.text or ""))
+    return strip_tokens(session.text or "")
 
 
 def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
@@ -104,23 +104,24 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     ]
     options = SimulateOptions(seconds=12, min_speakers=2, max_speakers=2)
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
-    source = SpokenSource(simulator, 3, WRITING)
+    writing = replace(WRITING, max_tokens=100)
+    source = SpokenSource(simulator, 3, writing)
     assert (len(source), source.seconds(0)) == (3, 12)
     example, again, later = source.load_asr(1, 0), source.load_asr(1, 0), source.load_asr(1, 1)
     assert example.text == again.text and np.array_equal(example.example.samples, again.example.samples)
     assert example.text != later.text  # another epoch, another conversation
     plan = simulator.plan(1)
     words = sorted(plan.words(), key=lambda word: word.start)
-    spoken = parse_sst(example.text)
-    assert [text for _, text in spoken] == [word.text for word in words]
+    spoken = parse_sst(example.text, "word")
+    assert [turn.words for turn in spoken] == [(word.text,) for word in words]
     order = list(dict.fromkeys(word.speaker for word in words))
     assert [speaker for speaker, _ in spoken] == [order.index(word.speaker) for word in words]
     assert example.tokens == [*TOKENIZER.prompt, *TOKENIZER.encode(example.text), TOKENIZER.end]
     first_frames = example.example.targets.argmax(axis=0).tolist()
     assert first_frames == sorted(first_frames)
-    shorter = SpokenSource(simulator, 3, WRITING, min_seconds=2.0).load_asr(1, 0)
-    n_samples, n_spoken = len(shorter.example.samples), len(parse_sst(shorter.text))
-    assert 2 * 16000 <= n_samples < 12 * 16000 and parse_sst(shorter.text) == spoken[:n_spoken]
+    shorter = SpokenSource(simulator, 3, writing, min_seconds=2.0).load_asr(1, 0)
+    n_samples, n_spoken = len(shorter.example.samples), len(parse_sst(shorter.text, "word"))
+    assert 2 * 16000 <= n_samples < 12 * 16000 and parse_sst(shorter.text, "word") == spoken[:n_spoken]
     assert all(word.end <= n_samples / 16000 + 1e-4 for word in words[:n_spoken])
     assert all(word.end > n_samples / 16000 for word in words[n_spoken:])
     assert len(shorter.frame_tokens) == len(shorter.example.targets) == -(-(n_samples // 160) // 8)
