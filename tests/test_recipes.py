@@ -94,7 +94,7 @@ def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("ami", exp, "--variant", "debug+system3")
     monkeypatch.undo()
     assert scores(exp, "debug+system3")["wer"][0]["system"] == "3: Sortformer, fine-tuned, word level"
-    samples = manifest.read(exp / "variant-debug" / "04-sst" / "test.jsonl")
+    samples = manifest.read(exp / "variant-debug" / "04-sst" / "scored" / "test.jsonl")
     inner = load_transcriber(exp / "variant-debug+system3" / "06-train-asr" / "model", device="cpu").diarizer
     assert inner is not None
     before = load(exp / "variant-debug" / "05-train-diar" / "model", device="cpu")
