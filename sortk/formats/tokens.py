@@ -38,7 +38,7 @@ class TokenizerSettings:
     files: tuple[str, ...] = (FILE_NAME,)  # sentencepiece models in the model folder, in the order of their numbers
     text_file: str = FILE_NAME  # the one that cuts words into pieces
     prompt: tuple[str, ...] = (OWN_START,)  # tokens in front of every text
-    end: str = OWN_END
+    end: str = OWN_END  # empty, and so the next one: a Parakeet writes none
     pad: str = OWN_PAD
     added: tuple[str, ...] = ()  # tokens that no file knows, numbered
     first_added: int = 0  # from here on
@@ -84,7 +84,7 @@ class Tokenizer:
             raise ValueError(f"added tokens would begin at {settings.first_added}, but {n_known} are taken")
         self.n_tokens = settings.first_added + len(settings.added) if settings.added else n_known
         self.prompt = tuple(self._require(name) for name in settings.prompt)
-        self.end, self.pad = self._require(settings.end), self._require(settings.pad)
+        self.end, self.pad = (self._require(name) if name else -1 for name in (settings.end, settings.pad))
         self.speakers = tuple(self._find_speakers())  # their numbers, <spk0> first
         self.change = self._find(SPEAKER_CHANGE)
         self._names = {number: f"<spk{k}>" for k, number in enumerate(self.speakers)}
@@ -128,6 +128,19 @@ class Tokenizer:
             return self
         first = self.settings.first_added if self.settings.added else max(n_rows, self.n_tokens)
         return Tokenizer(self.contents, replace(self.settings, added=self.settings.added + missing, first_added=first))
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a special token of this name."""
+        return self._find(name) is not None
+
+    def spell(self, token: int) -> str:
+        """The piece of a token as it is, special or not; the word mark is kept."""
+        if self.settings.added and token >= self.settings.first_added:
+            return self.settings.added[token - self.settings.first_added]
+        for model, first in reversed([*zip(self._models, self._firsts, strict=True)]):
+            if first <= token < first + model.get_piece_size():
+                return str(model.id_to_piece(token - first))
+        return ""
 
     def with_prompt(self, *names: str) -> Tokenizer:
         return Tokenizer(self.contents, replace(self.settings, prompt=names))
@@ -284,26 +297,42 @@ def _read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def settings_of_canary(files: Sequence[str], prompt_format: str = "canary", language: str = "en") -> TokenizerSettings:
-    """Those of NVIDIA's Canary, given its tokenizers in their order: special tokens first, then languages.
-
-    `files` are named tokenizer.<name>.model, after NVIDIA's names of them; a single one holds everything.
-    `prompt_format` is NVIDIA's: what a text begins with. Ours asks for words in the language that is spoken, without
-    punctuation.
-    """
-    spoken = f"<|{language}|>"
+def prompt_of_canary(
+    prompt_format: str, language: str = "en", punctuation: bool = False, timestamps: bool = False
+) -> tuple[str, ...]:
+    """The tokens with which a text of NVIDIA's Canary begins; `prompt_format` is NVIDIA's name of their order."""
+    spoken, pnc = f"<|{language}|>", "<|pnc|>" if punctuation else "<|nopnc|>"
+    times = "<|timestamp|>" if timestamps else "<|notimestamp|>"
     prompts = {
-        "canary": f"<|startoftranscript|> {spoken} <|transcribe|> {spoken} <|nopnc|>",
-        "canary2": f"<|startofcontext|> <|startoftranscript|> <|emo:undefined|> {spoken} {spoken} <|nopnc|> <|noitn|> "
-        "<|notimestamp|> <|nodiarize|>",
+        "canary": ("<|startoftranscript|>", spoken, "<|transcribe|>", spoken, pnc),
+        "canary2": (
+            *("<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", spoken, spoken, pnc, "<|noitn|>"),
+            *(times, "<|nodiarize|>"),
+        ),
     }
     if prompt_format not in prompts:
         raise ValueError(f"prompt_format is {quote(prompt_format)}; sortk supports {' and '.join(prompts)}")
+    if timestamps and prompt_format != "canary2":
+        raise ValueError(f"a Canary with the prompt format {prompt_format} writes no times")
+    return prompts[prompt_format]
+
+
+def settings_of_canary(files: Sequence[str], prompt_format: str = "canary", language: str = "en") -> TokenizerSettings:
+    """Those of NVIDIA's Canary, given its tokenizers in their order: special tokens first, then languages.
+
+    `files` are named tokenizer.<name>.model, after NVIDIA's names of them; a single one holds everything. The prompt
+    asks for words in the language that is spoken, without punctuation.
+    """
     own = f"tokenizer.{language}.model"
     return TokenizerSettings(
         files=tuple(files),
         text_file=own if own in files else files[-1],
-        prompt=tuple(prompts[prompt_format].split()),
+        prompt=prompt_of_canary(prompt_format, language),
         end="<|endoftext|>",
         pad="<pad>",
     )
+
+
+def settings_of_parakeet(files: Sequence[str]) -> TokenizerSettings:
+    """Those of NVIDIA's Parakeet: pieces alone, without any special token."""
+    return TokenizerSettings(files=tuple(files), text_file=files[-1], prompt=(), end="", pad="")

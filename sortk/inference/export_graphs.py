@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.inference.streaming import StreamingOptions, StreamingSortformer, StreamingState, compress
-from sortk.models.fastconformer import ConformerLayer, RelativeAttention, Subsampling
+from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling
 from sortk.models.features import (
     GAIN_FLOOR,
     LOG_FLOOR,
@@ -88,7 +88,14 @@ class PlainRelativeAttention(RelativeAttention):
     """RelativeAttention with all queries at once."""
 
     def _attend_by_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, no_padding: Tensor | None, dropout: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        no_padding: Tensor | None,
+        dropout: float,
+        context: Context | None = None,
     ) -> Tensor:
         by_distance = (query + self.pos_bias_v[:, None]) / math.sqrt(query.shape[3])
         bias = shift_whole(by_distance @ positions[..., :-1])

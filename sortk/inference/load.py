@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
-from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary
+from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary, settings_of_parakeet
 from sortk.inference.memory import give_back_freed_memory
 from sortk.inference.streaming import StreamingOptions
 from sortk.models.diarizer import DiarizerModel
@@ -125,7 +125,10 @@ def _read_nemo(path: Path) -> tuple[Converted, Tokenizer | None]:
 
 def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
     contents = {ours: archive.files[theirs] for ours, theirs in model.files.items()}
-    settings = settings_of_canary(list(contents), str(archive.config.get("prompt_format", "canary")))
+    if model.config["model"] == "canary":
+        settings = settings_of_canary(list(contents), str(archive.config.get("prompt_format", "canary")))
+    else:
+        settings = settings_of_parakeet(list(contents))
     tokenizer = Tokenizer(contents, settings)
     n_rows = model.config["options"]["n_tokens"]
     if tokenizer.n_tokens > n_rows:

@@ -4,8 +4,11 @@
     ConformerLayer         1/2 feed-forward, attention, convolution, 1/2 feed-forward; each one added to its input
       FeedForward
       RelativeAttention    attention that knows how far apart two frames are (Transformer-XL)
-      Convolution          9 frames around
+      Convolution          9 frames around, or before
     FastConformer          all of it
+
+Streaming models are causal: a frame sees its own chunk and some frames before it (`Context`). Their layers can work
+step by step with a `LayerCache`, and compute then what they compute on a complete recording.
 
 Every tensor is (batch, frames, features). `valid`, (batch, frames), is true on a clip's own frames, or None when
 nothing is padded. A clip's outputs do not depend on its padding or on its batch-mates. Names and shapes of the
@@ -15,9 +18,9 @@ parameters are NVIDIA's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -47,6 +50,12 @@ class FastConformerOptions:
     scale_input: bool = True  # times sqrt(d_model) before the first layer (NVIDIA: xscaling)
     positions: bool = True  # relative positions in the attention; without them it cannot sort (Appendix F)
     dropout: float = 0.1
+    # Of streaming models.
+    causal_subsampling: bool = False  # the strided convolutions see no later mel frame
+    causal_convolution: bool = False  # those of the layers see no later frame
+    conv_norm: Literal["batch_norm", "layer_norm"] = "batch_norm"  # after the convolution of a layer
+    left_context: int = -1  # frames that attention sees before a chunk; -1: all
+    right_context: int = -1  # a chunk has one frame more than this; -1: it is the complete recording
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model", "n_layers", "n_heads", "ff_expansion", "conv_kernel", "subsampling_channels")
@@ -54,27 +63,84 @@ class FastConformerOptions:
             raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
         if self.conv_kernel % 2 == 0:
             raise ValueError(f"conv_kernel must be odd, not {self.conv_kernel}")
+        if self.conv_norm not in ("batch_norm", "layer_norm"):
+            raise ValueError(f"conv_norm must be batch_norm or layer_norm, got {self.conv_norm!r}")
+        Context(self.left_context, self.right_context).check()
+
+    @property
+    def context(self) -> Context | None:
+        """None: every frame sees all frames."""
+        return None if self.right_context < 0 else Context(self.left_context, self.right_context)
+
+
+class Context(NamedTuple):
+    """What attention sees: frame i is in chunk i // (right + 1), and sees that chunk and left // (right + 1) before."""
+
+    left: int
+    right: int
+
+    def check(self) -> None:
+        if self.left < -1 or self.right < -1 or (self.right == -1 and self.left != -1):
+            raise ValueError(f"an attention context of [{self.left}, {self.right}] frames is not supported")
+
+    @property
+    def chunk(self) -> int:
+        return self.right + 1
+
+    @property
+    def n_kept(self) -> int | None:
+        """Frames before a chunk that it sees; None: all."""
+        return None if self.left < 0 else self.left // self.chunk * self.chunk
+
+    def find_keys(self, start: int, stop: int, n_frames: int) -> tuple[int, int]:
+        """The first and the last + 1 of the frames that the frames from `start` to `stop` see."""
+        first = 0 if self.n_kept is None else max(start // self.chunk * self.chunk - self.n_kept, 0)
+        return first, min(((stop - 1) // self.chunk + 1) * self.chunk, n_frames)
+
+    def mask(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor:
+        """(queries, keys) to add to scores, of frames with these numbers."""
+        behind = queries[:, None] // self.chunk - keys // self.chunk
+        hidden = behind < 0 if self.n_kept is None else (behind < 0) | (behind > self.n_kept // self.chunk)
+        return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -1e4)
+
+
+class LayerCache:
+    """What a layer keeps from step to step: the last inputs of its attention and of its depthwise convolution."""
+
+    def __init__(self, context: Context) -> None:
+        self.n_kept = context.n_kept
+        self.attended: Tensor | None = None  # (batch, up to n_kept frames, d_model)
+        self.convolved: Tensor | None = None  # (batch, conv_kernel - 1, d_model)
+
+    def attend(self, new: Tensor) -> Tensor:
+        """The frames that the new ones see, and these."""
+        seen = new if self.attended is None else torch.cat([self.attended, new], dim=1)
+        self.attended = seen if self.n_kept is None else seen[:, max(seen.shape[1] - self.n_kept, 0) :]
+        return seen
 
 
 class Subsampling(nn.Module):
     """Three 3 x 3 convolutions of stride 2 over time and frequency; the last two depthwise, then pointwise."""
 
-    def __init__(self, n_mels: int, channels: int, d_model: int) -> None:
+    def __init__(self, n_mels: int, channels: int, d_model: int, causal: bool = False) -> None:
         super().__init__()
+        # Zeros before the first and after the last, of frames and of mel bins: then a causal frame t sees the mel
+        # frames 8 t - 14 to 8 t, others 8 t - 7 to 8 t + 7.
+        self.before, self.after = (2, 1) if causal else (1, 1)
 
         def depthwise() -> nn.Conv2d:
-            return nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
+            return nn.Conv2d(channels, channels, 3, stride=2, padding=0 if causal else 1, groups=channels)
 
         def pointwise() -> Pointwise2d:
             return Pointwise2d(channels, channels, 1)
 
         # The ReLUs hold NVIDIA's numbering; `_rectify` applies them.
         self.conv = nn.Sequential(
-            nn.Conv2d(1, channels, 3, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(1, channels, 3, stride=2, padding=0 if causal else 1), nn.ReLU(),
             depthwise(), pointwise(), nn.ReLU(),
             depthwise(), pointwise(), nn.ReLU(),
         )  # fmt: skip
-        n_bins = halve(halve(halve(n_mels)))
+        n_bins = self.halve(self.halve(self.halve(n_mels)))
         self.out = nn.Linear(channels * n_bins, d_model)
 
     def forward(self, mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -86,16 +152,27 @@ class Subsampling(nn.Module):
         # Channels come last, so that a pointwise convolution is a plain matrix product; and so is the first one, over
         # 3 x 3 patches. They are cut 3 x 4, the fourth column with weight 0: products with 12 columns are several
         # times faster than with 9.
-        patches = functional.pad(mel, (1, 2, 1, 1)).unfold(1, 3, 2).unfold(2, 4, 2).flatten(3)
-        lengths = halve_lengths(lengths)
+        padding = (self.before, self.after + 1, self.before, self.after)
+        patches = functional.pad(mel, padding).unfold(1, 3, 2).unfold(2, 4, 2).flatten(3)
+        lengths = self.halve_lengths(lengths)
         weight = functional.pad(full.weight, (0, 1)).flatten(1)
         x = _rectify(functional.linear(patches.flatten(0, 2), weight, full.bias), patches, lengths)
         for depthwise, pointwise in (separable[:2], separable[2:]):
-            x = depthwise(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-            lengths = halve_lengths(lengths)
+            x = x.permute(0, 3, 1, 2)
+            if self.before != self.after:
+                x = functional.pad(x, (self.before, self.after) * 2)
+            x = depthwise(x).permute(0, 2, 3, 1)
+            lengths = self.halve_lengths(lengths)
             x = _rectify(pointwise(x.flatten(0, 2)), x, lengths)
         frames: Tensor = self.out(x.transpose(2, 3).flatten(2))
         return frames, lengths
+
+    def halve(self, n: int) -> int:
+        """Outputs of a convolution with kernel 3 and stride 2."""
+        return (n + self.before + self.after - 3) // 2 + 1
+
+    def halve_lengths(self, lengths: Tensor | None) -> Tensor | None:
+        return None if lengths is None else (lengths + self.before + self.after - 3) // 2 + 1
 
 
 def _rectify(rows: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -105,15 +182,6 @@ def _rectify(rows: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
     if valid is not None:
         rows.masked_fill_(~valid.flatten().repeat_interleave(x.shape[2])[:, None], 0.0)
     return rows.relu_().view(*x.shape[:3], -1)
-
-
-def halve(n: int) -> int:
-    """Outputs of a convolution with kernel 3, stride 2 and padding 1."""
-    return (n - 1) // 2 + 1
-
-
-def halve_lengths(lengths: Tensor | None) -> Tensor | None:
-    return None if lengths is None else (lengths - 1) // 2 + 1
 
 
 class FeedForward(nn.Module):
@@ -155,11 +223,19 @@ class RelativeAttention(nn.Module):
             self.pos_bias_u = nn.Parameter(torch.zeros(self.n_heads, d_model // self.n_heads))
             self.pos_bias_v = nn.Parameter(torch.zeros(self.n_heads, d_model // self.n_heads))
 
-    def forward(self, x: Tensor, positions: Tensor | None, valid: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None,
+        valid: Tensor | None,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
         """(batch, frames, d_model), `project_positions`, (batch, frames) -> (batch, frames, d_model)."""
+        seen = x if cache is None else cache.attend(x)
         query, key, value = (
-            linear(x).unflatten(2, (self.n_heads, -1)).transpose(1, 2)  # (batch, heads, frames, d_k)
-            for linear in (self.linear_q, self.linear_k, self.linear_v)
+            linear(inputs).unflatten(2, (self.n_heads, -1)).transpose(1, 2)  # (batch, heads, frames, d_k)
+            for linear, inputs in ((self.linear_q, x), (self.linear_k, seen), (self.linear_v, seen))
         )
         no_padding = key_bias(valid, query.dtype)
         dropout = self.dropout if self.training else 0.0
@@ -167,25 +243,43 @@ class RelativeAttention(nn.Module):
             heads = functional.scaled_dot_product_attention(query, key, value, no_padding, dropout)
             heads = heads.transpose(1, 2)
         else:
-            heads = self._attend_by_blocks(query, key, value, positions, no_padding, dropout)
+            heads = self._attend_by_blocks(query, key, value, positions, no_padding, dropout, context)
         out: Tensor = self.linear_out(heads.flatten(2))
         return out
 
     def _attend_by_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, no_padding: Tensor | None, dropout: float
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        no_padding: Tensor | None,
+        dropout: float,
+        context: Context | None = None,
     ) -> Tensor:
-        """(batch, heads, frames, d_k) three times -> (batch, frames, heads, d_k)."""
-        n_frames, scale = query.shape[2], 1 / math.sqrt(query.shape[3])
+        """(batch, heads, frames, d_k) three times -> (batch, frames, heads, d_k).
+
+        There may be more keys than queries, from frames before; `positions` are of as many frames as there are keys.
+        """
+        n_frames, scale = key.shape[2], 1 / math.sqrt(query.shape[3])
+        n_before = n_frames - query.shape[2]
         by_content = query + self.pos_bias_u[:, None]
         by_distance = (query + self.pos_bias_v[:, None]) * scale
         blocks = []
-        for start in range(0, n_frames, QUERY_BLOCK):
+        for start in range(n_before, n_frames, QUERY_BLOCK):
             stop = min(start + QUERY_BLOCK, n_frames)
-            # The distances that these queries meet, from stop - 1 down to start - n_frames.
-            distances = positions[..., n_frames - stop : 2 * n_frames - start]
-            bias = shift_relative(by_distance[:, :, start:stop] @ distances, n_frames)
-            bias = bias if no_padding is None else bias + no_padding
-            block = functional.scaled_dot_product_attention(by_content[:, :, start:stop], key, value, bias, dropout)
+            first, last = (0, n_frames) if context is None else context.find_keys(start, stop, n_frames)
+            own = slice(start - n_before, stop - n_before)
+            # The distances that these queries meet, from stop - 1 - first down to start - last.
+            distances = positions[..., n_frames - stop + first : n_frames - start + last]
+            bias = shift_relative(by_distance[:, :, own] @ distances, last - first)
+            bias = bias if no_padding is None else bias + no_padding[..., first:last]
+            if context is not None:
+                numbers = torch.arange(n_frames, device=query.device)
+                bias = bias + context.mask(numbers[start:stop], numbers[first:last], bias.dtype)
+            block = functional.scaled_dot_product_attention(
+                by_content[:, :, own], key[:, :, first:last], value[:, :, first:last], bias, dropout
+            )
             blocks.append(block.transpose(1, 2))
         return torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
 
@@ -242,33 +336,46 @@ def _sum_over_processes(x: Tensor) -> Tensor:
 
 
 class Convolution(nn.Module):
-    """Gated pointwise convolution, depthwise convolution over time, batch norm, SiLU, pointwise convolution."""
+    """Gated pointwise convolution, depthwise convolution over time, normalisation, SiLU, pointwise convolution."""
 
     def __init__(self, options: FastConformerOptions) -> None:
         super().__init__()
         d_model, kernel = options.d_model, options.conv_kernel
         self.pointwise_conv1 = Pointwise(d_model, 2 * d_model, 1)
+        self.n_before = kernel - 1 if options.causal_convolution else kernel // 2  # frames that a frame sees
+        self.n_after = kernel - 1 - self.n_before
         self.depthwise_conv = nn.Conv1d(d_model, d_model, kernel, padding=kernel // 2, groups=d_model)
-        self.batch_norm: MaskedBatchNorm | None = MaskedBatchNorm(d_model)
+        # NVIDIA's name, whichever it is.
+        self.batch_norm: MaskedBatchNorm | nn.LayerNorm | None = (
+            MaskedBatchNorm(d_model) if options.conv_norm == "batch_norm" else nn.LayerNorm(d_model)
+        )
         self.pointwise_conv2 = Pointwise(d_model, d_model, 1)
 
-    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        """(batch, frames, d_model) -> (batch, frames, d_model)."""
+    def forward(self, x: Tensor, valid: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+        """(batch, frames, d_model) -> (batch, frames, d_model). Only a causal one can take a cache."""
         x = functional.glu(self.pointwise_conv1(x))
         if valid is not None:
             x = x.masked_fill(~valid[:, :, None], 0.0)
+        if cache is not None:
+            before = x.new_zeros(len(x), self.n_before, x.shape[2]) if cache.convolved is None else cache.convolved
+            x = torch.cat([before, x], dim=1)
+            cache.convolved = x[:, x.shape[1] - self.n_before :]
+        elif self.n_before != self.n_after:
+            x = functional.pad(x, (0, 0, self.n_before, self.n_after))
         # As an image of height 1 with channels last it stays as it lies in memory: 5 x faster than as a sequence.
         depthwise = self.depthwise_conv
         x = functional.conv2d(
             x.transpose(1, 2).unsqueeze(2),
             depthwise.weight.unsqueeze(2),
             depthwise.bias,
-            padding=(0, depthwise.weight.shape[2] // 2),
+            padding=(0, self.n_after) if self.n_before == self.n_after else 0,
             groups=depthwise.groups,
         )
         x = x.squeeze(2).transpose(1, 2)
-        if self.batch_norm is not None:
+        if isinstance(self.batch_norm, MaskedBatchNorm):
             x = self.batch_norm(x, valid)
+        elif self.batch_norm is not None:
+            x = self.batch_norm(x)
         out: Tensor = self.pointwise_conv2(functional.silu(x))
         return out
 
@@ -276,7 +383,7 @@ class Convolution(nn.Module):
     def fold_batch_norm(self) -> None:
         """Puts the batch norm into the convolution before it: w' = g w / s, b' = g (b - m) / s + c. For inference."""
         norm, conv = self.batch_norm, self.depthwise_conv
-        if norm is None:
+        if not isinstance(norm, MaskedBatchNorm):
             return
         assert norm.running_mean is not None and norm.running_var is not None and conv.bias is not None
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
@@ -315,11 +422,18 @@ class ConformerLayer(nn.Module):
         self.norm_out = nn.LayerNorm(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
-    def forward(self, x: Tensor, positions: Tensor | None, valid: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None,
+        valid: Tensor | None,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
         """(batch, frames, d_model) -> (batch, frames, d_model)."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
-        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, valid))
-        x = x + self.dropout(self.conv(self.norm_conv(x), valid))
+        x = x + self.dropout(self.self_attn(self.norm_self_att(x), positions, valid, context, cache))
+        x = x + self.dropout(self.conv(self.norm_conv(x), valid, cache))
         x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
         out: Tensor = self.norm_out(x)
         return out
@@ -331,7 +445,9 @@ class FastConformer(nn.Module):
     def __init__(self, options: FastConformerOptions, n_mels: int) -> None:
         super().__init__()
         self.options = options
-        self.pre_encode = Subsampling(n_mels, options.subsampling_channels, options.d_model)
+        self.pre_encode = Subsampling(
+            n_mels, options.subsampling_channels, options.d_model, options.causal_subsampling
+        )
         self.dropout = nn.Dropout(options.dropout)
         self.layers = nn.ModuleList(ConformerLayer(options) for _ in range(options.n_layers))
         self._keeps_positions, self._n_kept = False, 0
@@ -346,7 +462,8 @@ class FastConformer(nn.Module):
         """(batch, mel frames, n_mels), (batch,) -> (batch, frames, d_model), (batch,).
 
         Without gradients it works in blocks. A frame sees 7 mel frames to either side of its first, so with one more
-        frame on the left, which is then dropped, a block has exactly the frames of the clip.
+        frame on the left, which is then dropped, a block has exactly the frames of the clip. A causal frame sees its
+        first and 14 before: two more.
         """
         frames: Tensor
         if torch.is_grad_enabled() or mel.shape[1] <= SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME:
@@ -354,21 +471,39 @@ class FastConformer(nn.Module):
             return frames, lengths
         blocks = []
         for start in range(0, mel.shape[1], SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME):
-            n_before = min(start, MEL_PER_FRAME)
-            block = mel[:, start - n_before : start + SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME]
+            stop = start + SUBSAMPLED_AT_A_TIME * MEL_PER_FRAME
+            n_before = min(start, MEL_PER_FRAME * (2 if self.options.causal_subsampling else 1))
+            block = mel[:, start - n_before : stop]
             n_valid = None if lengths is None else (lengths - start + n_before).clamp(0, block.shape[1])
-            blocks.append(self.pre_encode(block, n_valid)[0][:, n_before // MEL_PER_FRAME :])
-        n_frames = None if lengths is None else (lengths + MEL_PER_FRAME - 1) // MEL_PER_FRAME
-        return torch.cat(blocks, dim=1), n_frames
+            own = self.pre_encode(block, n_valid)[0][:, n_before // MEL_PER_FRAME :]
+            blocks.append(own[:, :SUBSAMPLED_AT_A_TIME] if stop < mel.shape[1] else own)
+        for _ in range(3):
+            lengths = self.pre_encode.halve_lengths(lengths)
+        return torch.cat(blocks, dim=1), lengths
 
-    def encode(self, frames: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(batch, frames, d_model) -> twice the same shape: the output, and what the lower half of the layers makes."""
-        valid = valid_frames(lengths, frames.shape[1])
-        positions = self._find_positions(frames.shape[1], frames.device)
+    def encode(
+        self,
+        frames: Tensor,
+        lengths: Tensor | None = None,
+        context: Context | None = None,
+        before_layer: Callable[[int, Tensor], Tensor] | None = None,
+        caches: Sequence[LayerCache] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(batch, frames, d_model) -> twice the same shape: the output, and what the lower half of the layers makes.
+
+        `context` takes the place of the model's own. `before_layer` changes what goes into a layer, given its number
+        from 0 on. With `caches`, one for each layer, the frames follow on those of the step before, and are complete
+        chunks but at the end.
+        """
+        valid, context = valid_frames(lengths, frames.shape[1]), context or self.options.context
+        n_kept = 0 if not caches or caches[0].attended is None else caches[0].attended.shape[1]
+        positions = self._find_positions(n_kept + frames.shape[1], frames.device)
         x: Tensor = self.dropout(frames * math.sqrt(self.options.d_model) if self.options.scale_input else frames)
         lower = x
         for number, (layer, projected) in enumerate(zip(self.layers, positions, strict=True), start=1):
-            x = layer(x, projected, valid)
+            if before_layer is not None:
+                x = before_layer(number - 1, x)
+            x = layer(x, projected, valid, context, None if caches is None else caches[number - 1])
             lower = x if number <= (len(self.layers) + 1) // 2 else lower
         return x, lower
 

@@ -6,12 +6,15 @@ or left out for a reason that is named.
     SortformerEncLabelModel               -> Sortformer, offline or streaming
     EncDec(Denoise)MaskedTokenPredModel   -> the encoder alone (NEST), to start training from
     EncDecMultiTaskModel                  -> Canary
+    EncDecRNNTBPEModel, EncDecCTCModelBPE,
+    EncDecHybridRNNTCTCBPEModel           -> Parakeet
+    EncDecMultiTalkerRNNTBPEModel         -> multitalker Parakeet
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +22,25 @@ from torch import Tensor
 
 from sortk.models.canary import Canary, Decoder
 from sortk.models.features import WINDOW_SAMPLES, mel_filters
-from sortk.models.nemo_config import convert_canary, convert_encoder, convert_sortformer, find_tokenizers
-from sortk.models.nemo_names import CANARY_NAMES, EMBEDDING, OUTPUT, SORTFORMER_NAMES, Names, name_tensor
+from sortk.models.nemo_config import (
+    convert_canary,
+    convert_encoder,
+    convert_multitalker,
+    convert_parakeet,
+    convert_sortformer,
+    find_tokenizers,
+)
+from sortk.models.nemo_names import (
+    CANARY_NAMES,
+    CTC_NAMES,
+    EMBEDDING,
+    MULTITALKER_NAMES,
+    OUTPUT,
+    PARAKEET_NAMES,
+    SORTFORMER_NAMES,
+    Names,
+    name_tensor,
+)
 from sortk.models.registry import build_on_meta
 from sortk.models.weights import check_weights
 
@@ -44,6 +64,7 @@ def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Convert
     """A whole model."""
     kind = _find_kind(config)
     converted = kind.convert_config(config)
+    tensors = _number_joint(tensors)
     model = build_on_meta(converted, len(tensors))
     expected = model.state_dict()
     left_out = {name: why for name in tensors for prefix, why in kind.left_out.items() if name.startswith(prefix)}
@@ -57,6 +78,13 @@ def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Convert
     found |= {name: _make_neutral(named[name].shape) for name in absent}
     weights = {ours: found[name_tensor(ours, kind.names)].to(tensor.dtype) for ours, tensor in expected.items()}
     return Converted(converted, _separate(weights), left_out, kind.find_files(config))
+
+
+def _number_joint(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The last layer of a joint network is number 2, or 1 in a model without dropout: always 2 here."""
+    if "joint.joint_net.2.weight" in tensors:
+        return tensors
+    return {name.replace("joint.joint_net.1.", "joint.joint_net.2."): tensor for name, tensor in tensors.items()}
 
 
 def _name_absent(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> set[str]:
@@ -154,11 +182,27 @@ _CANARY = _Kind(
     | {f"{OUTPUT}.weight": "the embedding once more"},
     find_tokenizers,
 )
+_PARAKEET = _Kind(
+    convert_parakeet,
+    PARAKEET_NAMES,
+    CONSTANTS,
+    find_tokenizers,
+)
+_MULTITALKER = _Kind(
+    convert_multitalker,
+    MULTITALKER_NAMES,
+    CONSTANTS,
+    find_tokenizers,
+)
 KINDS = {
     "SortformerEncLabelModel": _SORTFORMER,
     "EncDecMaskedTokenPredModel": _ENCODER,
     "EncDecDenoiseMaskedTokenPredModel": _ENCODER,
     "EncDecMultiTaskModel": _CANARY,
+    "EncDecRNNTBPEModel": _PARAKEET,
+    "EncDecHybridRNNTCTCBPEModel": _PARAKEET,
+    "EncDecCTCModelBPE": replace(_PARAKEET, names=CTC_NAMES),
+    "EncDecMultiTalkerRNNTBPEModel": _MULTITALKER,
 }
 
 

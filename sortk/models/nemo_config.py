@@ -10,6 +10,9 @@ from sortk.models.canary import CanaryOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, FeatureOptions
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
+from sortk.models.multitalker import MultitalkerOptions
+from sortk.models.parakeet import ParakeetOptions
+from sortk.models.rnnt import TransducerOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
 
@@ -109,7 +112,8 @@ def _feature_options(config: Mapping[str, Any], gain: bool) -> FeatureOptions:
     return options
 
 
-def _encoder_options(config: Mapping[str, Any], n_mels: int) -> FastConformerOptions:
+def _encoder_options(config: Mapping[str, Any], n_mels: int, may_be_causal: bool = False) -> FastConformerOptions:
+    """The default context is the first; see `_contexts`."""
     section = Section(config, "encoder")
     section.check_class("ConformerEncoder")
     d_model, conv_kernel = section.count("d_model"), section.count("conv_kernel_size", 31)
@@ -117,15 +121,21 @@ def _encoder_options(config: Mapping[str, Any], n_mels: int) -> FastConformerOpt
     section.check("feat_out", -1, -1, d_model)
     section.check("subsampling", "striding", "dw_striding")
     section.check("subsampling_factor", 4, MEL_PER_FRAME)
-    section.check("causal_downsampling", False, False)
+    section.check("causal_downsampling", False, False, *([True] if may_be_causal else []))
     section.check("reduction", None, None)
     section.check("self_attention_model", "rel_pos", "rel_pos")
     section.flag("untie_biases", True)  # every layer has its own in a checkpoint, shared or not
-    section.check("att_context_size", None, None, [-1, -1], [[-1, -1]])
-    section.check("att_context_style", "regular", "regular")
+    contexts = [(-1, -1)]
+    if may_be_causal and section.get("att_context_style", "regular") == "chunked_limited":
+        contexts = _contexts(config)
+        section.ignore("att_context_size")
+    else:
+        section.check("att_context_size", None, None, [-1, -1], [[-1, -1]])
+        section.check("att_context_style", "regular", "regular")
     section.check("att_chunk_context_size", None, None)
-    section.check("conv_norm_type", "batch_norm", "batch_norm")
-    section.check("conv_context_size", None, None, [conv_kernel // 2, conv_kernel // 2])
+    section.check("conv_norm_type", "batch_norm", "batch_norm", *(["layer_norm"] if may_be_causal else []))
+    causal = ["causal", [conv_kernel - 1, 0]] if may_be_causal else []
+    section.check("conv_context_size", None, None, [conv_kernel // 2, conv_kernel // 2], *causal)
     section.check("conv_context_style", "regular", "regular")
     section.check("conv_dual_mode", False, False)
     section.flag("use_bias", True)  # see `_name_absent`
@@ -146,9 +156,25 @@ def _encoder_options(config: Mapping[str, Any], n_mels: int) -> FastConformerOpt
         subsampling_channels=d_model if as_wide else section.count("subsampling_conv_channels"),
         scale_input=section.flag("xscaling", True),
         dropout=section.number("dropout", 0.1),
+        causal_subsampling=section.flag("causal_downsampling", False),
+        causal_convolution=section.get("conv_context_size", None) in causal,
+        conv_norm=section.get("conv_norm_type", "batch_norm"),
+        left_context=contexts[0][0],
+        right_context=contexts[0][1],
     )
     section.end()
     return options
+
+
+def _contexts(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The attention contexts of a streaming encoder, [left, right] or a list of such, as pairs."""
+    given = config["encoder"].get("att_context_size")
+    pairs = given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
+    for pair in pairs:
+        is_pair = isinstance(pair, list) and len(pair) == 2 and all(type(size) is int for size in pair)
+        if not is_pair or pair[0] < -1 or pair[1] < 0 or max(pair) > MAX_SIZE:
+            raise ValueError(f"encoder.att_context_size is {given!r}; sortk supports [left, right] frames, or a list")
+    return [(left, right) for left, right in pairs]
 
 
 def _transformer_options(config: Mapping[str, Any], name: str) -> TransformerOptions:
@@ -277,6 +303,113 @@ def _decoder_options(config: Mapping[str, Any]) -> tuple[TransformerOptions, int
     max_tokens = section.count("max_sequence_length", 512)
     section.end()
     return options, max_tokens
+
+
+def convert_parakeet(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Parakeet with a transducer, with CTC, or with both (hybrid)."""
+    features = _feature_options(config, gain=False)
+    encoder = _encoder_options(config, features.n_mels, may_be_causal=True)
+    transducer, n_tokens = None, 0
+    if config.get("joint") is not None:
+        transducer, n_tokens = _transducer_options(config, encoder.d_model)
+    head: Any = None
+    if transducer is None:
+        head = Section(config, "decoder")
+    elif config.get("aux_ctc") is not None:
+        Section(config, "aux_ctc")
+        head = Section({"aux_ctc.decoder": config["aux_ctc"].get("decoder")}, "aux_ctc.decoder")
+    if head is not None:
+        n_tokens = _ctc_tokens(head, encoder.d_model)
+    options = ParakeetOptions(n_tokens, features, encoder, transducer, ctc=head is not None)
+    return {"model": "parakeet", "options": options.to_json()}
+
+
+def convert_multitalker(config: Mapping[str, Any]) -> dict[str, Any]:
+    whole = Section({"model": dict(config)}, "model")
+    whole.check("spk_kernel_type", None, "ff")
+    layers, background = whole.get("spk_kernel_layers", [0]), whole.flag("add_bg_spk_kernel", True)
+    if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+        raise ValueError(f"spk_kernel_layers is {layers!r}, not a list of layers")
+    features = _feature_options(config, gain=False)
+    encoder = _encoder_options(config, features.n_mels, may_be_causal=True)
+    if encoder.right_context < 0 or not encoder.causal_subsampling or not encoder.causal_convolution:
+        raise ValueError("a multitalker Parakeet must be causal: causal_downsampling, conv_context_size, chunked_limited")
+    transducer, n_tokens = _transducer_options(config, encoder.d_model)
+    options = MultitalkerOptions(
+        n_tokens, features, encoder, transducer, tuple(_contexts(config)), tuple(layers), background
+    )
+    return {"model": "multitalker", "options": options.to_json()}
+
+
+def _transducer_options(config: Mapping[str, Any], d_encoder: int) -> tuple[TransducerOptions, int]:
+    """Sizes of prediction and joint network, and the number of tokens without blank."""
+    section = Section(config, "decoder")
+    section.check_class("RNNTDecoder")
+    section.check("normalization_mode", None, None)
+    section.check("blank_as_pad", True, True)
+    section.ignore("random_state_sampling", "vocab_size", "prednet")
+    section.end()
+    prediction = Section({"decoder.prednet": config["decoder"].get("prednet")}, "decoder.prednet")
+    prediction.check("rnn_hidden_size", -1, -1)
+    prediction.check("norm", None, None)
+    prediction.check("proj_size", 0, 0)
+    prediction.ignore("t_max", "dropout", "norm_first_rnn", "weights_init_scale", "hidden_hidden_bias_scale")
+    prediction.ignore("forget_gate_bias", "rnn_hidden_size")
+    d_prediction, n_layers = prediction.count("pred_hidden"), prediction.count("pred_rnn_layers", 1)
+    prediction.end()
+    section = Section(config, "joint")
+    section.check_class("RNNTJoint")
+    section.ignore("log_softmax", "preserve_memory", "fuse_loss_wer", "fused_batch_size", "experimental_fuse_loss_wer")
+    section.ignore("vocabulary", "jointnet", "masking_prob")
+    n_tokens, n_extra = section.count("num_classes"), section.count("num_extra_outputs", 0, least=0)
+    section.end()
+    joint = Section({"joint.jointnet": config["joint"].get("jointnet")}, "joint.jointnet")
+    joint.check("activation", "relu", "relu")
+    joint.check("encoder_hidden", d_encoder, d_encoder)
+    joint.check("pred_hidden", d_prediction, d_prediction)
+    joint.ignore("dropout")
+    d_joint = joint.count("joint_hidden")
+    joint.end()
+    durations = _find_durations(config) if n_extra else []
+    if len(durations) != n_extra:
+        raise ValueError(f"joint.num_extra_outputs is {n_extra}, but there are {len(durations)} durations")
+    greedy = _inner(config, "decoding", "greedy")
+    max_symbols = greedy.get("max_symbols", greedy.get("max_symbols_per_step"))
+    if max_symbols is not None and (type(max_symbols) is not int or not 1 <= max_symbols <= MAX_SIZE):
+        raise ValueError(f"decoding.greedy.max_symbols is {max_symbols!r}, not a number of 1 or more")
+    return TransducerOptions(d_prediction, n_layers, d_joint, tuple(durations), max_symbols or 10), n_tokens
+
+
+def _find_durations(config: Mapping[str, Any]) -> list[int]:
+    """Of a TDT; the config has them in up to three places."""
+    places = (
+        _inner(config, "decoding").get("durations"),
+        _inner(config, "model_defaults").get("tdt_durations"),
+        _inner(config, "loss", "tdt_kwargs").get("durations"),
+    )
+    found = next((durations for durations in places if durations), [])
+    if not isinstance(found, list) or not all(type(value) is int and 0 <= value <= MAX_SIZE for value in found):
+        raise ValueError(f"the durations of the TDT are {found!r}, not a list of numbers of frames")
+    return found
+
+
+def _inner(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """A table inside tables; empty if there is none."""
+    table: Any = config
+    for name in names:
+        table = table.get(name) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def _ctc_tokens(head: Section, d_encoder: int) -> int:
+    """The number of tokens of a CTC head, without blank."""
+    head.check_class("ConvASRDecoder")
+    head.check("feat_in", None, None, d_encoder)
+    head.check("add_blank", True, True)
+    head.ignore("vocabulary", "init_mode")
+    n_tokens = head.count("num_classes")
+    head.end()
+    return n_tokens
 
 
 def find_tokenizers(config: Mapping[str, Any]) -> dict[str, str]:

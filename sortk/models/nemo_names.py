@@ -49,6 +49,20 @@ CANARY_NAMES: Names = {
     "decoder.norm_out.": ("transf_decoder._decoder.final_layer_norm.", {}),
     "decoder.bias": (f"{OUTPUT}.bias", {}),
 }
+TRANSDUCER_NAMES: Names = {
+    "transducer.prediction.embed.": ("decoder.prediction.embed.", {}),
+    "transducer.prediction.lstm.": ("decoder.prediction.dec_rnn.lstm.", {}),
+    "transducer.joint.out.": ("joint.joint_net.2.", {}),
+    "transducer.joint.": ("joint.", {}),
+}
+PARAKEET_NAMES: Names = {**TRANSDUCER_NAMES, "ctc.": ("ctc_decoder.decoder_layers.0.", {})}
+CTC_NAMES: Names = {"ctc.": ("decoder.decoder_layers.0.", {})}
+KERNEL_NAMES = {"linear1": "0", "linear2": "3"}
+MULTITALKER_NAMES: Names = {
+    **TRANSDUCER_NAMES,
+    "kernels.": ("spk_kernels.", KERNEL_NAMES),
+    "background_kernels.": ("bg_spk_kernels.", KERNEL_NAMES),
+}
 
 
 def name_tensor(ours: str, names: Names) -> str:

@@ -43,6 +43,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _convert(choices[0], value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        if choices[-1] is not Ellipsis and len(value) != len(choices):
+            raise ValueError(f"{where} is {_shorten(value)}, not {len(choices)} values")
+        return tuple(_convert(choices[0], item, f"{where}[{n}]") for n, item in enumerate(value))
     if origin is Literal and isinstance(value, str) and value in choices:
         return value
     if hint is float and type(value) in (int, float) and _is_finite(value):

@@ -18,6 +18,8 @@ from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import EncoderOptions, PretrainedEncoder
 from sortk.models.features import LogMel
 from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.multitalker import Multitalker, MultitalkerOptions
+from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.weights import check_weights
 
@@ -50,6 +52,8 @@ KINDS = {
     "encoder": Kind(EncoderOptions, PretrainedEncoder),  # NEST: to start training from
     "canary": Kind(CanaryOptions, Canary, is_asr=True),
     "msasr": Kind(MsAsrOptions, MsAsr, is_asr=True),
+    "parakeet": Kind(ParakeetOptions, Parakeet, is_asr=True),
+    "multitalker": Kind(MultitalkerOptions, Multitalker, is_asr=True),
 }
 
 

@@ -1,0 +1,204 @@
+"""Speech recognisers of one speaker: clips in, words with times and confidences out.
+
+`Recognizer` is what the cascade (cascade.py) asks of any ASR. Times are the model's own, in seconds from the start of
+the clip; a Canary that writes none gets approximate ones, as stage 3 makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sortk.formats.tokens import Tokenizer, prompt_of_canary
+from sortk.inference.words import FrameWord, TokenKind, find_canary_words, find_punctuation, find_words
+from sortk.models.canary import Canary
+from sortk.models.decoding import DecodingOptions, search
+from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE
+from sortk.models.parakeet import Head, Parakeet
+from sortk.prepare.syllables import approximate_word_times
+
+Span = tuple[float, float]
+
+
+class RecognizedWord(NamedTuple):
+    """A word with its times in seconds."""
+
+    text: str
+    start: float
+    end: float
+    confidence: float  # 0 to 1
+
+
+@dataclass(frozen=True)
+class RecognizeOptions:
+    """What a recogniser is asked for."""
+
+    lang: str = "en_US"  # the language that is spoken; also for approximate times, as pyphen names it
+    punctuation: bool | None = None  # and capitals; None: as the model does it, with them if it has the choice
+    head: Head | None = None  # of a Parakeet with two
+    timestamps: Literal["auto", "model", "approximate"] = "auto"  # the model's own if it has any
+    search: DecodingOptions = field(default_factory=DecodingOptions)  # of a Canary
+
+    @property
+    def language(self) -> str:
+        """As NVIDIA names it: en."""
+        return self.lang.replace("-", "_").partition("_")[0].lower()
+
+
+class Recognizer(Protocol):
+    """Clips of one or several speakers -> words, whoever says them."""
+
+    piece_seconds: float  # the longest clip to give it
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def recognize(
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+    ) -> list[list[RecognizedWord]]:
+        """Clips of (samples,) at 16 kHz -> the words of each. `speech` says where somebody speaks in each clip."""
+
+
+class ParakeetRecognizer:
+    """A Parakeet with CTC, RNNT or TDT."""
+
+    piece_seconds = 40.0
+
+    def __init__(self, model: Parakeet, tokenizer: Tokenizer, options: RecognizeOptions | None = None) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        options = options or RecognizeOptions()
+        self.head = options.head or model.heads[0]
+        if self.head not in model.heads:
+            raise ValueError(f"this Parakeet has no {self.head} head, but {' and '.join(model.heads)}")
+        if options.punctuation is not None:
+            raise ValueError("a Parakeet writes punctuation as it was trained to; leave out --pnc and --no-pnc")
+        self.kind = kind_of(model, self.head)
+        self._marks = find_marks(tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.features.window.device
+
+    @torch.inference_mode()
+    def recognize(
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+    ) -> list[list[RecognizedWord]]:
+        frames, lengths = self.model.encode(*pad_clips(clips, self.device))
+        return [
+            to_seconds(find_words(tokens, self.tokenizer, self.kind, self._marks))
+            for tokens in self.model.decode(frames, lengths, self.head)
+        ]
+
+
+class CanaryRecognizer:
+    """A Canary; a flash one writes times of its own."""
+
+    piece_seconds = 40.0  # what NVIDIA's were trained on
+
+    def __init__(self, model: Canary, tokenizer: Tokenizer, options: RecognizeOptions | None = None) -> None:
+        self.model, self.options = model.eval(), options or RecognizeOptions()
+        language = f"<|{self.options.language}|>"
+        if not tokenizer.knows(language):
+            raise ValueError(f"this Canary does not know the language {self.options.lang!r}: it has no token {language}")
+        has_times = tokenizer.knows("<|timestamp|>") and "<|startofcontext|>" in tokenizer.settings.prompt
+        if self.options.timestamps == "model" and not has_times:
+            raise ValueError("this Canary writes no times; use approximate ones")
+        self.has_times = has_times and self.options.timestamps != "approximate"
+        prompt_format = "canary2" if "<|startofcontext|>" in tokenizer.settings.prompt else "canary"
+        punctuation = self.options.punctuation is not False
+        self.tokenizer = tokenizer.with_prompt(
+            *prompt_of_canary(prompt_format, self.options.language, punctuation, self.has_times)
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.features.window.device
+
+    def write(self, clips: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
+        """The tokens of each clip, without prompt and end, and their probabilities."""
+        states, n_frames = self.model.encode(*pad_clips(clips, self.device))
+        states = self.model.project(states, n_frames)
+        prompt, options = self.tokenizer.prompt, self.options.search
+        limits = [options.limit_tokens(len(clip) / SAMPLE_RATE) for clip in clips]
+        steps = self.model.decoder.start(states, n_frames, options.beam, len(prompt) + max(limits))
+        found = search(steps, prompt, self.tokenizer.end, limits, options, None, self.device)
+        # The search keeps scores of texts; those of tokens are one more pass over all of them at once.
+        texts = pad_sequence([torch.tensor([*prompt, *text.tokens]) for text in found], batch_first=True)
+        texts = texts.to(self.device)
+        log_probs = self.model.decoder(texts[:, :-1], states, n_frames).log_softmax(dim=2)
+        probs = log_probs.gather(2, texts[:, 1:, None])[:, len(prompt) - 1 :, 0].exp().tolist()
+        return [(list(text.tokens), own[: len(text.tokens)]) for text, own in zip(found, probs, strict=True)]
+
+    @torch.inference_mode()
+    def recognize(
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+    ) -> list[list[RecognizedWord]]:
+        words = []
+        for place, (tokens, probs) in enumerate(self.write(clips)):
+            timed = find_canary_words(tokens, probs, self.tokenizer) if self.has_times else []
+            if timed:
+                words.append(to_seconds(timed))
+                continue
+            spans = speech[place] if speech is not None and speech[place] else [(0.0, len(clips[place]) / SAMPLE_RATE)]
+            words.append(self._approximate(tokens, probs, spans))
+        return words
+
+    def _approximate(self, tokens: list[int], probs: list[float], speech: Sequence[Span]) -> list[RecognizedWord]:
+        confidence = sum(probs) / max(len(probs), 1)
+        texts = self.tokenizer.decode(tokens).split()
+        times = spread_words(texts, speech, self.options.lang)
+        return [RecognizedWord(text, *span, confidence) for text, span in zip(texts, times, strict=True)]
+
+
+def kind_of(model: Parakeet, head: Head) -> TokenKind:
+    """Which rule gives the tokens of a head their times."""
+    if head == "ctc":
+        return "ctc"
+    return "tdt" if model.options.transducer is not None and model.options.transducer.durations else "rnnt"
+
+
+def find_marks(tokenizer: Tokenizer) -> frozenset[str]:
+    """The punctuation marks of a tokenizer's vocabulary."""
+    return find_punctuation(tokenizer.spell(token) for token in range(tokenizer.n_tokens))
+
+
+def pad_clips(clips: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """(batch, samples), and (batch,) lengths if they differ. A clip has one mel frame at least."""
+    padded = pad_sequence(list(clips), batch_first=True).to(device)
+    padded = torch.nn.functional.pad(padded, (0, max(HOP_SAMPLES - padded.shape[1], 0)))
+    lengths = torch.tensor([max(len(clip), HOP_SAMPLES) for clip in clips], device=device)
+    return padded, (None if len({*lengths.tolist()}) == 1 else lengths)
+
+
+def to_seconds(words: Sequence[FrameWord]) -> list[RecognizedWord]:
+    """Frames to seconds; words without letters are left out."""
+    return [
+        RecognizedWord(word.text, round(word.start * FRAME_SECONDS, 3), round(word.end * FRAME_SECONDS, 3), word.confidence)
+        for word in words
+        if word.text
+    ]
+
+
+def spread_words(texts: Sequence[str], speech: Sequence[Span], lang: str) -> list[Span]:
+    """Approximate times of words that are said one after the other while somebody speaks, as stage 3 makes them.
+
+    On a clock that stands still between the spans of `speech`; a word is in the span in which its middle is.
+    """
+    starts, total = [], 0.0
+    for first, last in speech:
+        starts.append(total)
+        total += last - first
+    times = []
+    for word in approximate_word_times(texts, 0.0, total, lang):
+        middle = (word.start + word.end) / 2
+        place = max(place for place, start in enumerate(starts) if start <= middle)
+        first, last = speech[place]
+        shift = first - starts[place]
+        begin = min(max(word.start + shift, first), last)
+        times.append((round(begin, 3), round(max(min(word.end + shift, last), begin), 3)))
+    return times
