@@ -16,7 +16,8 @@ from torch import Tensor
 from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, mel_filters
-from sortk.models.nemo_names import CANARY_NAMES, SORTFORMER_NAMES, name_tensor
+from sortk.models.nemo_names import CANARY_NAMES, CTC_NAMES, PARAKEET_NAMES, SORTFORMER_NAMES, name_tensor
+from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.transformer import TransformerOptions
 
@@ -182,6 +183,78 @@ def canary_tensors(model: Canary) -> dict[str, Tensor]:
     positions = decoder.count(decoder.max_tokens, torch.device("cpu"))
     tensors["transf_decoder._embedding.position_embedding.pos_enc"] = positions
     return constants(model.options.features.n_mels) | tensors
+
+
+def parakeet_config(options: ParakeetOptions, use_bias: bool = True) -> dict[str, Any]:
+    """NVIDIA's config of a Parakeet: hybrid, or with one head."""
+    vocabulary = [f"piece {number}" for number in range(options.n_tokens)]
+    causal, head = options.encoder.right_context >= 0, options.transducer
+    streaming = {
+        "causal_downsampling": True,
+        "conv_context_size": "causal",
+        "conv_norm_type": "layer_norm",
+        "att_context_style": "chunked_limited",
+        "att_context_size": [[options.encoder.left_context, options.encoder.right_context], [28, 0]],
+    }
+    config: dict[str, Any] = {
+        "preprocessor": preprocessor_config(
+            options.features.n_mels, "NA" if options.features.normalize == "none" else options.features.normalize
+        ),
+        "encoder": fastconformer_config(options.encoder, options.features.n_mels)
+        | {"use_bias": use_bias}
+        | (streaming if causal else {}),
+        "tokenizer": {"type": "bpe", "model_path": "nemo:0_tokenizer.model"},
+    }
+    ctc = {
+        "_target_": f"{ASR}.modules.ConvASRDecoder",
+        "feat_in": options.encoder.d_model,
+        "num_classes": options.n_tokens,
+        "vocabulary": vocabulary,
+    }
+    if head is None:
+        return config | {"target": f"{ASR}.models.ctc_bpe_models.EncDecCTCModelBPE", "decoder": ctc}
+    hybrid = "hybrid_rnnt_ctc_bpe_models.EncDecHybridRNNTCTCBPEModel"
+    return (
+        config
+        | {
+            "target": f"{ASR}.models.{hybrid if options.ctc else 'rnnt_bpe_models.EncDecRNNTBPEModel'}",
+            "decoder": {
+                "_target_": f"{ASR}.modules.RNNTDecoder",
+                "blank_as_pad": True,
+                "prednet": {"pred_hidden": head.d_prediction, "pred_rnn_layers": head.n_layers, "dropout": 0.2},
+                "vocab_size": options.n_tokens,
+            },
+            "joint": {
+                "_target_": f"{ASR}.modules.RNNTJoint",
+                "jointnet": {
+                    "joint_hidden": head.d_joint,
+                    "activation": "relu",
+                    "dropout": 0.2,
+                    "encoder_hidden": options.encoder.d_model,
+                    "pred_hidden": head.d_prediction,
+                },
+                "num_extra_outputs": len(head.durations),
+                "num_classes": options.n_tokens,
+                "vocabulary": vocabulary,
+            },
+            "decoding": {
+                "strategy": "greedy_batch",
+                "greedy": {"max_symbols": head.max_symbols},
+                "durations": list(head.durations),
+            },
+        }
+        | ({"aux_ctc": {"decoder": ctc}} if options.ctc else {})
+    )
+
+
+def parakeet_tensors(model: Parakeet, use_bias: bool = True) -> dict[str, Tensor]:
+    """Its weights under NVIDIA's names."""
+    names = PARAKEET_NAMES if model.transducer is not None else CTC_NAMES
+    named = {name_tensor(name, names): tensor for name, tensor in model.state_dict().items()}
+    if not use_bias:
+        layers = {name for name in named if name.startswith("encoder.layers.") and "norm" not in name}
+        named = {name: named[name] for name in named if name not in layers or not name.endswith(".bias")}
+    return named | constants(model.options.features.n_mels)
 
 
 def random_sortformer(options: SortformerOptions, seed: int = 0) -> Sortformer:

@@ -104,7 +104,9 @@ class CanaryRecognizer:
         self.model, self.options = model.eval(), options or RecognizeOptions()
         language = f"<|{self.options.language}|>"
         if not tokenizer.knows(language):
-            raise ValueError(f"this Canary does not know the language {self.options.lang!r}: it has no token {language}")
+            raise ValueError(
+                f"this Canary does not know the language {self.options.lang!r}: it has no token {language}"
+            )
         has_times = tokenizer.knows("<|timestamp|>") and "<|startofcontext|>" in tokenizer.settings.prompt
         if self.options.timestamps == "model" and not has_times:
             raise ValueError("this Canary writes no times; use approximate ones")
@@ -178,7 +180,9 @@ def pad_clips(clips: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Te
 def to_seconds(words: Sequence[FrameWord]) -> list[RecognizedWord]:
     """Frames to seconds; words without letters are left out."""
     return [
-        RecognizedWord(word.text, round(word.start * FRAME_SECONDS, 3), round(word.end * FRAME_SECONDS, 3), word.confidence)
+        RecognizedWord(
+            word.text, round(word.start * FRAME_SECONDS, 3), round(word.end * FRAME_SECONDS, 3), word.confidence
+        )
         for word in words
         if word.text
     ]

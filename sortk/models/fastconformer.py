@@ -445,9 +445,7 @@ class FastConformer(nn.Module):
     def __init__(self, options: FastConformerOptions, n_mels: int) -> None:
         super().__init__()
         self.options = options
-        self.pre_encode = Subsampling(
-            n_mels, options.subsampling_channels, options.d_model, options.causal_subsampling
-        )
+        self.pre_encode = Subsampling(n_mels, options.subsampling_channels, options.d_model, options.causal_subsampling)
         self.dropout = nn.Dropout(options.dropout)
         self.layers = nn.ModuleList(ConformerLayer(options) for _ in range(options.n_layers))
         self._keeps_positions, self._n_kept = False, 0

@@ -141,14 +141,16 @@ class Multitalker(nn.Module):
             if layer not in self.options.kernel_layers or (target is None and layer > 0):
                 return x
             x = x + self.kernels[str(layer)](x if p is None else x * p[:, :, None].to(x.dtype))
-            if not self.options.background:
-                return x
-            silent = x.new_zeros(x.shape) if q is None else x * q[:, :, None].to(x.dtype)
-            return x + self.background_kernels[str(layer)](silent)
+            if self.options.background:
+                silenced = torch.zeros_like(x) if q is None else x * q[:, :, None].to(x.dtype)
+                x = x + self.background_kernels[str(layer)](silenced)
+            return x
 
         return self.encoder.encode(frames, lengths, context, apply_kernels, caches)[0]
 
-    def decode(self, frames: Tensor, lengths: Tensor | None = None, state: DecodingState | None = None) -> DecodingState:
+    def decode(
+        self, frames: Tensor, lengths: Tensor | None = None, state: DecodingState | None = None
+    ) -> DecodingState:
         """(batch, frames, d_model) -> tokens; with a `state`, the frames follow on those before."""
         return self.transducer.decode(frames, lengths, state)
 

@@ -333,7 +333,9 @@ def convert_multitalker(config: Mapping[str, Any]) -> dict[str, Any]:
     features = _feature_options(config, gain=False)
     encoder = _encoder_options(config, features.n_mels, may_be_causal=True)
     if encoder.right_context < 0 or not encoder.causal_subsampling or not encoder.causal_convolution:
-        raise ValueError("a multitalker Parakeet must be causal: causal_downsampling, conv_context_size, chunked_limited")
+        raise ValueError(
+            "a multitalker Parakeet must be causal: causal_downsampling, conv_context_size, chunked_limited"
+        )
     transducer, n_tokens = _transducer_options(config, encoder.d_model)
     options = MultitalkerOptions(
         n_tokens, features, encoder, transducer, tuple(_contexts(config)), tuple(layers), background
@@ -387,7 +389,7 @@ def _find_durations(config: Mapping[str, Any]) -> list[int]:
         _inner(config, "model_defaults").get("tdt_durations"),
         _inner(config, "loss", "tdt_kwargs").get("durations"),
     )
-    found = next((durations for durations in places if durations), [])
+    found: Any = next((durations for durations in places if durations), [])
     if not isinstance(found, list) or not all(type(value) is int and 0 <= value <= MAX_SIZE for value in found):
         raise ValueError(f"the durations of the TDT are {found!r}, not a list of numbers of frames")
     return found

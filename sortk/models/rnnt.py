@@ -3,9 +3,9 @@
     prediction    g_u = LSTM(embedding of token u); before the first token, of a zero vector
     joint         h_{t,u} = W relu(A f_t + B g_u) + b: scores of every token and of blank, and, in TDT, of durations
 
-Greedy decoding stands at frame t with state g. The best token is blank, and t advances; or it is written, g reads it, and
-t stays (RNNT) or advances by the best duration (TDT, "token-and-duration transducer", Xu et al. 2023), which may be 0.
-After `max_symbols` tokens on one frame t advances by 1.
+Greedy decoding stands at frame t with state g. The best token is blank, and t advances; or it is written, g reads it,
+and t stays (RNNT) or advances by the best duration (TDT, "token-and-duration transducer", Xu et al. 2023), which may be
+0. After `max_symbols` tokens on one frame t advances by 1.
 
 The loop runs over labels, for all clips of a batch at once: each pass finds the next token of every clip, each at its
 own frame. A f_t is computed once for all frames. In RNNT, where blanks are frequent and advance by one frame, the joint
@@ -14,6 +14,7 @@ network looks at several frames at once and takes the first that is not blank; g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ class TransducerOptions:
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_prediction", "n_layers", "d_joint", "max_symbols")
-        if any(duration < 0 for duration in self.durations) or self.durations and max(self.durations) == 0:
+        if any(duration < 0 for duration in self.durations) or (self.durations and max(self.durations) == 0):
             raise ValueError(f"durations must be 0 or more, and one above 0, got {list(self.durations)}")
 
 
@@ -48,10 +49,6 @@ class TimedTokens(NamedTuple):
     frames: list[int]  # at which each one is written
     durations: list[int]  # frames; RNNT and CTC: none
     probs: list[float]  # of each token among all tokens and blank
-
-    def extend(self, more: TimedTokens) -> None:
-        for own, new in zip(self, more, strict=True):
-            own.extend(new)  # type: ignore[arg-type]
 
 
 def no_tokens() -> TimedTokens:
@@ -120,7 +117,9 @@ class Transducer(nn.Module):
         return DecodingState(predicted, hidden, cell, start, tokens=[no_tokens() for _ in range(batch)])
 
     @torch.no_grad()
-    def decode(self, frames: Tensor, lengths: Tensor | None = None, state: DecodingState | None = None) -> DecodingState:
+    def decode(
+        self, frames: Tensor, lengths: Tensor | None = None, state: DecodingState | None = None
+    ) -> DecodingState:
         """(batch, frames, d_encoder), (batch,) -> the state after them, with all tokens so far.
 
         With a `state`, the frames follow on those before; a batch with lengths must be complete.
@@ -164,14 +163,15 @@ class Transducer(nn.Module):
                     torch.where(found[:, None], after[1], lstm[1]),
                 )
             # A frame with the most tokens that it may have is left.
-            moved = torch.where(found, torch.where(n_here >= options.max_symbols, advance.clamp(min=1), advance), skipped)
+            advance = torch.where(n_here >= options.max_symbols, advance.clamp(min=1), advance)
+            moved = torch.where(found, advance, skipped)
             n_here = torch.where(moved > 0, 0, n_here)
             t = torch.where(t < ends, t + moved, t)
         tokens = state.tokens
         self._append(tokens, written, state.n_done)
         return DecodingState(predicted, *lstm, (t - n_frames).clamp(min=0), state.n_done + n_frames, tokens)
 
-    def _append(self, tokens: list[TimedTokens], written: list[tuple[Tensor, ...]], n_done: int) -> None:
+    def _append(self, tokens: list[TimedTokens], written: Sequence[tuple[Tensor, ...]], n_done: int) -> None:
         if not written:
             return
         found, token, frame, duration, prob = (torch.stack(values).T.cpu() for values in zip(*written, strict=True))
