@@ -17,20 +17,17 @@ Variants can be stacked: `dense+quiet` is quiet on top of dense.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import difflib
-import sys
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from sortk.corpora.options import PrepareOptions
 from sortk.formats.files import quote
 from sortk.formats.sst import SstOptions
+from sortk.options import list_known, read_options
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.timestamps import TimestampOptions
@@ -41,10 +38,7 @@ from sortk.slurm.options import ClusterOptions
 from sortk.training.asr_options import TrainAsrOptions
 from sortk.training.options import TrainDiarOptions
 
-Options = TypeVar("Options")
 Table = dict[str, Any]
-
-LONGEST_KEY = 80  # characters in which a typing error is looked for
 
 
 @dataclass(frozen=True)
@@ -101,12 +95,12 @@ def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: S
         raise ValueError(f"{path}: variants must be tables, such as [variants.dense.simulate]")
     for name in names:
         if name not in variants:
-            raise ValueError(f"{path}: no variant {quote(name)}; {_known('variants', variants)}")
+            raise ValueError(f"{path}: no variant {quote(name)}; {list_known('variants', variants)}")
         table = merge_tables(table, variants[name], f"{path}: ")
     for override in overrides:
         table = merge_tables(table, parse_override(override), "--set ")
     name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem
-    return build_options(Recipe, {"name": name} | table, str(path))
+    return read_options(Recipe, {"name": name} | table, str(path))
 
 
 def find_recipe(name_or_path: str) -> Path:
@@ -120,13 +114,18 @@ def find_recipe(name_or_path: str) -> Path:
             return path
     raise ValueError(
         f"no recipe {quote(name_or_path)}: it is neither a file or folder with a recipe.toml nor a shipped recipe; "
-        + _known("shipped recipes", shipped_recipes())
+        + list_known("shipped recipes", shipped_recipes())
     )
 
 
 def shipped_recipes() -> list[str]:
     """Names of the recipes that came with this installation."""
     return sorted({path.parent.name for folder in _shipped_folders() for path in folder.glob("*/recipe.toml")})
+
+
+def list_variants(name_or_path: str) -> list[str]:
+    """Return the names of a recipe's variants, as they stand in the file."""
+    return list(read_toml(find_recipe(name_or_path)).get("variants", {}))
 
 
 def _shipped_folders() -> list[Path]:
@@ -188,56 +187,5 @@ def _merge_items(base: Sequence[Any], overrides: Mapping[str, Any], where: str) 
     known = {str(number): item for number, item in enumerate(base)}
     for number in overrides:
         if number not in known:
-            raise ValueError(f"{where} is a list, which has no item {quote(number)}; {_known('items', known)}")
+            raise ValueError(f"{where} is a list, which has no item {quote(number)}; {list_known('items', known)}")
     return list(merge_tables(known, overrides, f"{where}.").values())
-
-
-def build_options(options: type[Options], table: Mapping[str, Any], where: str) -> Options:
-    """An options dataclass from a TOML table; `where` names the table in errors."""
-    hints = typing.get_type_hints(options)
-    unknown = [key for key in table if key not in hints]
-    if unknown:
-        close = difflib.get_close_matches(unknown[0][:LONGEST_KEY], hints, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else _known("keys", hints)
-        raise ValueError(f"{where}: unknown key {quote(unknown[0])}; {hint}")
-    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in table.items()}
-    try:
-        return options(**values)
-    except ValueError as error:  # the options' own checks say what; this says where
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return build_options(typing.cast(type, hint), value, where)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        inner = [argument for argument in arguments if argument is not type(None)]
-        return _convert(inner[0], value, where)
-    if origin is Literal:
-        if value not in arguments:
-            raise ValueError(f"{where} is {quote(value)}; it must be one of {', '.join(map(str, arguments))}")
-        return value
-    if origin is tuple and arguments[0] is str and isinstance(value, str):
-        return (value,)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_convert(arguments[0], item, where) for item in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _convert(arguments[1], item, f"{where}.{quote(key)[1:-1]}") for key, item in value.items()}
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if hint in (int, str, bool) and type(value) is hint:
-        return value
-    raise ValueError(f"{where} is {quote(value)}; it must be {_describe(hint)}")
-
-
-def _describe(hint: Any) -> str:
-    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        return "a list"
-    return "a table" if origin is dict or dataclasses.is_dataclass(hint) else names.get(hint, str(hint))
-
-
-def _known(what: str, names: typing.Iterable[str]) -> str:
-    return f"{what}: {', '.join(name[:LONGEST_KEY] for name in sorted(names)) or 'none'}"

@@ -9,7 +9,7 @@ from sortk.cli.doctor import completion, doctor, print_version
 from sortk.cli.files import convert, validate
 from sortk.cli.group import SortkGroup
 from sortk.cli.models import diarize, export_onnx, import_nemo, train_asr, train_diar, transcribe, tune
-from sortk.cli.recipes import run, stage, status, tables
+from sortk.cli.recipes import config, recipes, run, stage, status, tables
 from sortk.cli.reports import report
 from sortk.cli.scores import score
 
@@ -31,7 +31,7 @@ def main() -> None:
     """
 
 
-main.add_section("Recipes", run, stage, status, tables, report)
+main.add_section("Recipes", recipes, config, run, stage, status, tables, report)
 main.add_section(
     "Stages 0 to 8, on your own files", prepare, simulate, clean, timestamps, sst, train_diar, train_asr, tune, score
 )

@@ -98,9 +98,10 @@ def given_only(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed_options(options: type, overrides: Sequence[str], **given: Any) -> Any:
-    from sortk.recipe import build_options, merge_tables, parse_override
+    from sortk.options import read_options
+    from sortk.recipe import merge_tables, parse_override
 
     table = given
     for override in overrides:
         table = merge_tables(table, parse_override(override))
-    return build_options(options, table, "options")
+    return read_options(options, table, "options")

@@ -1,4 +1,4 @@
-"""Commands of a recipe: run, stage, status, tables."""
+"""Commands of a recipe: run, stage, status, tables, recipes, config."""
 
 from __future__ import annotations
 
@@ -258,3 +258,40 @@ def _offer_to_cancel(folders: Sequence[Folder]) -> Iterator[None]:
             click.echo(f"\n{len(jobs)} jobs stay in the queue; sortk status shows them", err=True)
             raise click.exceptions.Exit(130) from None
         raise
+
+
+@click.command()
+@with_verbosity
+def recipes() -> None:
+    """List the recipes that come with sortk, and what each needs.
+
+    Example: sortk recipes
+    """
+    from sortk.corpora.registry import CORPORA
+    from sortk.recipe import list_variants, load_recipe, shipped_recipes
+
+    for name in shipped_recipes():
+        recipe = load_recipe(name)
+        corpora = [choice.corpus for choice in recipe.prepare.choices if CORPORA[choice.corpus].origin]
+        models = [init for init in (recipe.train_diar.init, recipe.train_asr.init if recipe.asr else "") if init]
+        click.echo(f"{name}: {recipe.summary}")
+        click.echo(f"  needs     {', '.join([*dict.fromkeys(corpora), *models]) or 'nothing'}")
+        click.echo(f"  variants  {', '.join(list_variants(name)) or 'none'}")
+
+
+@click.command()
+@RECIPE
+@with_verbosity
+def config(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
+    """Print all settings of a recipe as commented TOML: what it sets, and the defaults of everything else.
+
+    The output is a recipe itself.
+
+    Example: sortk config --recipe mini --variant debug
+    """
+    from sortk.options import format_options
+    from sortk.recipe import load_recipe
+
+    settings = load_recipe(recipe, overrides, variant)
+    # A recipe is called after its file, so the name is not written into it.
+    click.echo(format_options(settings).removeprefix(f'name = "{settings.name}"\n'))

@@ -1,0 +1,209 @@
+"""Settings: frozen dataclasses that check themselves, and the one strict reader that builds them from TOML or JSON.
+
+    @dataclass(frozen=True)
+    class SearchOptions(Options):
+        trials: int = option(200, at_least=1)  # trials in the study
+        sampler: Literal["tpe", "random"] = "tpe"
+
+    read_options(SearchOptions, {"trails": 3}, "my.toml: tune")   # unknown key 'trails'; did you mean 'trials'?
+
+Default, range and comment stand on the field, once. `Literal` types and ranges are checked whenever an object is made;
+types are checked by the reader, because whoever wrote the file is not a type checker.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import itertools
+import json
+import math
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, field
+from typing import Any, Literal, TypeVar
+
+from sortk.formats.files import quote
+
+T = TypeVar("T")
+
+LONGEST_LINE = 116  # characters of a setting and the comment behind it
+LONGEST_KEY = 80  # characters in which a typing error is looked for
+HASH_ONLY_IF_SET = {"hash_only_if_set": True}
+"""Metadata of an option that was added when experiments existed already. Its default is empty, 0 or false, and then it
+does not count as a setting, so that it makes no finished stage stale (see `folders.settings_of`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that an option may have."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below  # False for NaN
+
+    def __str__(self) -> str:
+        low = f"{self.at_least:g} or more" if self.at_least > -math.inf else ""
+        low = f"more than {self.above:g}" if self.above > -math.inf else low
+        if self.at_least > -math.inf and self.at_most < math.inf:
+            return f"from {self.at_least:g} to {self.at_most:g}"
+        high = f"at most {self.at_most:g}" if self.at_most < math.inf else ""
+        high = f"less than {self.below:g}" if self.below < math.inf else high
+        return " and ".join(filter(None, (low, high)))
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    default_factory: Callable[[], Any] | Any = MISSING,
+    hash_only_if_set: bool = False,
+    **limits: float,
+) -> Any:
+    """Return a dataclass field with a range (`at_least`, `at_most`, `above`, `below`); None is always allowed."""
+    metadata: dict[str, Any] = {"range": Range(**limits)} if limits else {}
+    if hash_only_if_set:
+        metadata |= HASH_ONLY_IF_SET
+    return field(default=default, default_factory=default_factory, metadata=metadata)
+
+
+class Options:
+    """Base of option dataclasses. A subclass with rules of its own calls super().__post_init__() first."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for entry in dataclasses.fields(typing.cast(Any, self)):
+            value, allowed = getattr(self, entry.name), entry.metadata.get("range")
+            values = value if isinstance(value, tuple) else (value,)
+            if allowed is not None and not all(number is None or number in allowed for number in values):
+                raise ValueError(f"{entry.name} must be {allowed}, got {quote(value)}")
+            if typing.get_origin(hints[entry.name]) is Literal and value not in typing.get_args(hints[entry.name]):
+                raise ValueError(_must_be_one_of(entry.name, hints[entry.name], value))
+
+
+def read_options(options: type[T], table: Any, where: str) -> T:
+    """Build an options dataclass from a TOML table or a JSON object; a key that is left out has its default.
+
+    An unknown key, a wrong type or a value out of range is a ValueError that begins with `where`.
+    """
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table, got {quote(table)}")
+    hints = typing.get_type_hints(options)
+    for key in table:
+        if key not in hints:
+            close = difflib.get_close_matches(str(key)[:LONGEST_KEY], hints, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else list_known("keys", hints)
+            raise ValueError(f"{where}: unknown key {quote(key)}; {hint}")
+    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in table.items()}
+    try:
+        return options(**values)
+    except ValueError as error:  # the options' own checks say what; this says where
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        [inner] = [argument for argument in arguments if argument is not type(None)]
+        return None if value is None else _convert(inner, value, where)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return read_options(typing.cast(type, hint), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(_must_be_one_of(where, hint, value))
+        return value
+    if origin is tuple and arguments[0] is str and isinstance(value, str):
+        return (value,)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_convert(arguments[0], item, where) for item in value)
+    if origin is dict and isinstance(value, Mapping):
+        return {key: _convert(arguments[1], item, f"{where}.{quote(key)[1:-1]}") for key, item in value.items()}
+    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+    kind = "a list" if origin is tuple else "a table" if origin is dict or dataclasses.is_dataclass(hint) else ""
+    raise ValueError(f"{where} must be {kind or names.get(hint, hint)}, got {quote(value)}")
+
+
+def _must_be_one_of(name: str, hint: Any, value: Any) -> str:
+    return f"{name} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {quote(value)}"
+
+
+def list_known(what: str, names: Iterable[str]) -> str:
+    """Return "keys: a, b", for an error about a name that is not among them."""
+    return f"{what}: {', '.join(name[:LONGEST_KEY] for name in sorted(names)) or 'none'}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Back to TOML, with the comments of the source
+
+
+def format_options(options: Any, name: str = "") -> str:
+    """Return the settings as commented TOML, which `read_options` reads back; `name` is the table they stand in."""
+    comments = _read_comments(type(options))
+    lines, tables = [], []
+    for entry in dataclasses.fields(options):
+        value = getattr(options, entry.name)
+        where = f"{name}.{entry.name}" if name else entry.name
+        is_list = isinstance(value, tuple) and bool(value) and dataclasses.is_dataclass(value[0])
+        if is_list or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+            note = f"# {comments[entry.name]}\n" if entry.name in comments else ""
+            head = f"[[{where}]]" if is_list else f"[{where}]"
+            tables += [f"\n{note}{head}\n{format_options(item, where)}" for item in (value if is_list else (value,))]
+        else:
+            # A key that is not set has no value in TOML.
+            text = f"# {entry.name} is not set" if value is None else f"{entry.name} = {_format_value(value)}"
+            lines.append(_add_comment(text, comments.get(entry.name, "")))
+    return "\n".join([*lines, *tables])
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return (
+            "{" + ", ".join(f"{_format_value(str(key))} = {_format_value(item)}" for key, item in value.items()) + "}"
+        )
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_format_value, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _add_comment(text: str, comment: str) -> str:
+    if not comment:
+        return text
+    return f"{text}  # {comment}" if len(text) + len(comment) < LONGEST_LINE else f"# {comment}\n{text}"
+
+
+def _read_comments(options: type) -> dict[str, str]:
+    """Return the comment of each field: behind it, or in the lines before it; after the last field, in those below."""
+    comments: dict[str, str] = {}
+    for owner in reversed(options.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        source = textwrap.dedent(inspect.getsource(owner))
+        [body] = ast.parse(source).body
+        assert isinstance(body, ast.ClassDef)
+        lines = source.splitlines()
+        nodes = [node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+        for node, following in zip(nodes, [*nodes[1:], None], strict=True):
+            assert isinstance(node.target, ast.Name) and node.end_lineno is not None
+            before = list(itertools.takewhile(_is_comment, reversed(lines[: node.lineno - 1])))[::-1]
+            behind = lines[node.end_lineno - 1].partition("  # ")[2]
+            after = list(itertools.takewhile(_is_comment, lines[node.end_lineno :])) if following is None else []
+            parts = [line.strip().removeprefix("#").strip() for line in [*before, behind, *after]]
+            if text := " ".join(filter(None, parts)):
+                comments[node.target.id] = text
+    return comments
+
+
+def _is_comment(line: str) -> bool:
+    return line.strip().startswith("#")
