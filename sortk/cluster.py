@@ -69,33 +69,33 @@ def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callab
 
 
 def _lead(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
-    from sortk.training.processes import tell_all  # noqa: PLC0415
+    from sortk.training.processes import broadcast  # noqa: PLC0415
 
     told: list[Path] = []
 
     def lead(folder: Path) -> None:
-        told.append(tell_all(folder))
+        told.append(broadcast(folder))
         work(folder)
 
     try:
         return build(lead)
     finally:
         if not told:  # nothing to do, or refused
-            tell_all(None)
+            broadcast(None)
 
 
 def _follow(work: Callable[[Path], None]) -> bool:
-    from sortk.training.processes import tell_all  # noqa: PLC0415
+    from sortk.training.processes import broadcast  # noqa: PLC0415
 
     logging.getLogger("sortk").setLevel(logging.WARNING)
-    folder: Path | None = tell_all(None)
+    folder: Path | None = broadcast(None)
     if folder is not None:
         work(folder)
     return folder is not None
 
 
-def in_company() -> bool:
-    """Whether torchrun has started several of us."""
+def is_distributed() -> bool:
+    """Return whether torchrun has started several processes."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.cluster import build_together, in_company
+from sortk.cluster import build_together, is_distributed
 from sortk.content import content_key
 from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, say_skipped, settings_of
 from sortk.locks import clear_left, hold_for_reading
@@ -152,7 +152,7 @@ class Experiment:
             return False
         if missing := self.missing_input(stage):
             raise ValueError(f"{stage.title} reads {missing}")
-        if in_company() and not stage.trains:
+        if is_distributed() and not stage.trains:
             raise ValueError(f"{stage.title} is not for torchrun, which is for training; start it without, with --nj")
         folders = {needed.name: self.folder(needed) for needed in self.inputs(stage)}
         inputs = {name: folder.final for name, folder in folders.items()}

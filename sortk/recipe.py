@@ -35,8 +35,7 @@ from sortk.scoring.score_options import ScoreOptions
 from sortk.scoring.table_options import TableOptions
 from sortk.scoring.tune import TuneOptions
 from sortk.slurm.options import ClusterOptions
-from sortk.training.asr_options import TrainAsrOptions
-from sortk.training.options import TrainDiarOptions
+from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
 Table = dict[str, Any]
 

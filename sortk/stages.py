@@ -32,9 +32,9 @@ from sortk.records import RunJobs, Session
 from sortk.slurm.arrays import SlurmArrays
 
 if TYPE_CHECKING:
-    from sortk.prepare.pieces import SpeakerIndex
     from sortk.report.experiment import ExperimentFolders
     from sortk.scoring.results import Coverage, WerResult
+    from sortk.training.phases import TrainingData
 
 log = logging.getLogger(__name__)
 
@@ -132,43 +132,44 @@ def serialize_manifest(
 
 def train_diar(run: StageRun) -> None:
     """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
-    from sortk.formats import manifest
     from sortk.formats.model_folder import save_model
     from sortk.inference.load import read_model
-    from sortk.training.train_diar import TrainingData, train_diarizer
+    from sortk.training.diarizer import train_diarizer
+    from sortk.training.phases import Pretrained
 
     options = run.recipe.train_diar
-    initial = read_model(Path(options.init)) if options.init else None
+    initial = Pretrained(*read_model(Path(options.init))) if options.init else None
     if initial and not options.phases:
-        save_model(run.out / "model", *initial)
+        save_model(run.out / "model", initial.weights, initial.config)
         return
-    windows = run.inputs["clean"] / "diar"
-    data = TrainingData(
-        manifest.read(windows / "train.jsonl"),
-        manifest.read(windows / "valid.jsonl"),
-        _read_train_speakers(run),
-        run.recipe.simulate,
-    )
-    train_diarizer(data, options, run.recipe.seed, run.out, initial)
+    train_diarizer(_read_training_data(run, run.inputs["clean"] / "diar"), options, run.recipe.seed, run.out, initial)
 
 
-def _read_train_speakers(run: StageRun) -> list[SpeakerIndex]:
-    """The voices of stage 1 that models may learn from."""
-    from sortk.formats import sources
+def _read_training_data(run: StageRun, folder: Path) -> TrainingData:
+    """Read the manifests of the folder, of which train.jsonl may be missing (`hours.train = 0`), and the voices of
+    stage 1 that models may learn from."""
+    from sortk.formats import manifest, sources
     from sortk.prepare.simulate import read_speakers
+    from sortk.training.phases import TrainingData
 
+    train = folder / "train.jsonl"
     utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
     names = {source.speaker for source in utterances if source.split == "train"}
-    return [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in names]
+    return TrainingData(
+        manifest.read(train) if train.exists() else [],
+        manifest.read(folder / "valid.jsonl"),
+        [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in names],
+        run.recipe.simulate,
+    )
 
 
 def train_asr(run: StageRun) -> None:
     """Samples of stage 4, speech on the fly, and the diarizer of stage 5 -> model/, checkpoints/."""
-    from sortk.formats import manifest
     from sortk.formats.model_folder import load_model, save_model
     from sortk.formats.tokens import save_tokenizer
     from sortk.inference.load import read_asr
-    from sortk.training.train_asr import AsrData, Pretrained, train_asr
+    from sortk.training.asr import train_asr
+    from sortk.training.phases import Pretrained
 
     options = run.recipe.train_asr
     initial = Pretrained(*read_asr(Path(options.init))) if options.init else None
@@ -176,15 +177,9 @@ def train_asr(run: StageRun) -> None:
         save_tokenizer(run.out / "model", initial.tokenizer)
         save_model(run.out / "model", initial.weights, initial.config)
         return
-    data = AsrData(
-        manifest.read(run.inputs["sst"] / "train.jsonl"),
-        manifest.read(run.inputs["sst"] / "valid.jsonl"),
-        run.recipe.sst,
-        _read_train_speakers(run),
-        run.recipe.simulate,
-    )
     diarizer = Pretrained(*load_model(run.inputs["train-diar"] / "model"))
-    train_asr(data, options, run.recipe.seed, run.out, initial, diarizer)
+    data = _read_training_data(run, run.inputs["sst"])
+    train_asr(data, run.recipe.sst, options, run.recipe.seed, run.out, initial, diarizer)
 
 
 def tune(run: StageRun) -> None:

@@ -22,8 +22,7 @@ from sortk.prepare.sst import write_sst
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import RunJobs, Segment, Session
 from sortk.stages import clip_folders, prepare_into, ready_sources, serialize_manifest, write_report
-from sortk.training.asr_options import TrainAsrOptions
-from sortk.training.options import TrainDiarOptions
+from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
 if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
@@ -152,7 +151,8 @@ def train_diar_folder(
     """`sortk train-diar`."""
     from sortk.formats import manifest
     from sortk.inference.load import read_model
-    from sortk.training.train_diar import TrainingData, train_diarizer
+    from sortk.training.diarizer import train_diarizer
+    from sortk.training.phases import Pretrained, TrainingData
 
     init = _find_init(init, options)
 
@@ -160,7 +160,7 @@ def train_diar_folder(
         simulate = SimulateOptions()
         speakers = _index_together(sources_path, partial, simulate.sample_rate)
         data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
-        initial = read_model(init) if init else None
+        initial = Pretrained(*read_model(init)) if init else None
         train_diarizer(data, options, seed, partial, initial)
 
     settings = {"seed": seed} | settings_of(options)
@@ -184,10 +184,10 @@ def _index_together(sources_path: Path | None, out: Path, sample_rate: int) -> l
     """The voices for conversations on the fly; of several processes, the leading one finds their speech."""
     from sortk.formats import sources
     from sortk.prepare.simulate import index_sources
-    from sortk.training.processes import leader_first
+    from sortk.training.processes import rank0_first
 
     found = sources.read(sources_path) if sources_path else []
-    with leader_first():
+    with rank0_first():
         return index_sources(found, out, sample_rate, map)
 
 
@@ -206,16 +206,17 @@ def train_asr_folder(
     """`sortk train-asr`."""
     from sortk.formats import manifest
     from sortk.inference.load import read_asr, read_model
-    from sortk.training.train_asr import AsrData, Pretrained, train_asr
+    from sortk.training.asr import train_asr
+    from sortk.training.phases import Pretrained, TrainingData
 
     init = _find_init(init, options)
 
     def work(partial: Path) -> None:
         simulate = SimulateOptions()
         speakers = _index_together(sources_path, partial, simulate.sample_rate)
-        data = AsrData(manifest.read(train), manifest.read(valid), sst, speakers, simulate)
+        data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
         initial = Pretrained(*read_asr(init)) if init else None
-        train_asr(data, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
+        train_asr(data, sst, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
 
     settings = {"seed": seed} | settings_of(sst) | settings_of(options)
     given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}

@@ -98,7 +98,7 @@ def train_asr(
     from sortk.formats.sst import SstOptions
     from sortk.recipe import read_settings
     from sortk.standalone import train_asr_folder
-    from sortk.training.asr_options import TrainAsrOptions
+    from sortk.training.options import TrainAsrOptions
 
     options = typed_options(TrainAsrOptions, overrides, **(read_settings(config, "train_asr") if config else {}))
     transcripts = typed_options(SstOptions, [], **given_only({"level": level}))

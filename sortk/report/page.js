@@ -216,8 +216,8 @@ function cards() {
 
 const CURVES = [
   { title: "Loss", from: "train", names: { loss: "total", sort: "sort", pil: "PIL", speaker: "speaker", text: "text", words: "words" } },
-  { title: "Validation (%)", from: "valid", names: { der: "DER", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), dots: true },
-  { title: "Right (%)", from: "train", names: { order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
+  { title: "Validation (%)", from: "valid", names: { der: "DER", der_unmapped: "DER in arrival order", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), dots: true },
+  { title: "Right (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
   { title: "Learning rate", from: "train", names: { learning_rate: "learning rate" } },
   { title: "Speed: seconds of audio per second", from: "train", names: { audio_per_second: "speed" } },
   { title: "Norm of the gradient", from: "train", names: { grad_norm: "norm" } },

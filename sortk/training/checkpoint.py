@@ -41,8 +41,8 @@ class Progress:
 class Checkpoints:
     """The checkpoints of one run: the latest two for going on, and the weights of the best for the end.
 
-    The last one takes the place of the one before it when it is whole; between two renames it is `next`. A damaged one
-    (a disk may lose what it has promised) is told by its checksum, and the one before it takes its place.
+    The last one replaces the one before it when it is complete; between two renames it is `next`. A damaged one (a disk
+    may lose what it has promised) is detected by its checksum, and the one before it is used.
     """
 
     def __init__(self, folder: Path, keep_best: int) -> None:
@@ -53,13 +53,15 @@ class Checkpoints:
         self._is_last_damaged = False
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, writes: bool = True) -> None:
-        """One file, which does not tell how many processes there were.
+        """Write one file, which does not depend on the number of processes.
 
         All processes must call this, for each may have a part of a tensor; one of them `writes`.
         """
-        tensors = {f"model.{name}": whole(tensor) for name, tensor in model.state_dict().items()}
+        tensors = {f"model.{name}": full_tensor(tensor) for name, tensor in model.state_dict().items()}
         for index, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": whole(torch.as_tensor(value)) for name, value in state.items()}
+            tensors |= {
+                f"optimizer.{index}.{name}": full_tensor(torch.as_tensor(value)) for name, value in state.items()
+            }
         if not writes:
             return
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -75,26 +77,26 @@ class Checkpoints:
         self._is_last_damaged = False
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Puts everything back to where the last checkpoint was taken; a new run starts from nothing."""
+        """Put everything back to where the last checkpoint was taken; a new run starts at step 0."""
         states = self._load_newest()
         if states is None:
             return Progress()
         path, tensors, progress = states
-        wait_for_all()  # nobody reads it any more
+        wait_for_all()  # all have read it
         if path == self._next and current_processes().leads:
             self._promote()  # as the run would have done that was killed before it
         now = model.state_dict()
-        model.load_state_dict({name: spread(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
+        model.load_state_dict({name: shard_like(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _with_prefix(tensors, "optimizer.").items():
             index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = spread(tensor, weights[int(index)])
+            state.setdefault(int(index), {})[key] = shard_like(tensor, weights[int(index)])
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         return progress
 
     def _load_newest(self) -> tuple[Path, dict[str, Tensor], Progress] | None:
-        """The newest checkpoint that is whole; None if there is none at all."""
+        """Return the newest checkpoint that is complete; None if there is none at all."""
         found = [path for path in (self._next, self._last, self._before) if path.exists()]
         for path in found:
             try:
@@ -110,17 +112,17 @@ class Checkpoints:
         return None
 
     def keep(self, step: int, score: float, model: nn.Module) -> None:
-        """Keeps these weights if they are among the best (lowest scores), and drops those that no longer are."""
+        """Keep these weights if they are among the best (lowest scores), and drop those that no longer are."""
         save_tensors(self.folder / "best" / f"{score:.6f}-{step:08d}.safetensors", model.state_dict())
         for path in self.best()[self.keep_best :]:
             path.unlink()
 
     def best(self) -> list[Path]:
-        """The kept weights, the best first."""
+        """Return the files of the kept weights, the best first."""
         return sorted((self.folder / "best").glob("[!.]*.safetensors"), key=lambda path: path.name)
 
     def average_best(self) -> dict[str, Tensor]:
-        """The mean of the best weights, which is better than any of them."""
+        """Return the mean of the best weights; with `keep_best = 1`, the best."""
         return average([load_tensors(path) for path in self.best()])
 
 
@@ -137,27 +139,27 @@ def _load_states(path: Path) -> States:
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Of names and numbers, on the CPU and contiguous."""
+    """Return the CRC-32 of names and values; tensors must be on the CPU and contiguous."""
     crc = 0
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, zlib.crc32(name.encode(), crc))
     return f"{crc:08x}"
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, of which each process may have a part."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return all of a tensor, of which each process may have a part."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def spread(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor over the processes as another one of its shape is; a number, such as a count of steps, stays."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Shard a full tensor as another one of its shape is; a number, such as a count of steps, stays."""
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
 def average(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor; counters (whole numbers) are the first model's."""
+    """Return the mean of each tensor; counters (integers) are the first model's."""
     first, *others = models
     return {
         name: torch.stack([tensor, *(other[name] for other in others)]).mean(dim=0)

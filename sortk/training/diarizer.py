@@ -1,55 +1,122 @@
-"""Stage 5's task: a diarizer learns who speaks when, and in which order they arrived."""
+"""Stage 5: train a diarizer, phase after phase, and write its best weights as a model folder.
+
+It learns who speaks when, and in which order they arrived.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from sortk.formats.model_folder import save_model
+from sortk.models import registry
 from sortk.models.diarizer import DiarizerModel
+from sortk.models.eend import EendOptions
 from sortk.models.frames import SpeakerOutput, valid_frames
-from sortk.training.batches import Batch, BatchLoader
+from sortk.models.sortformer import SIZES
+from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
+from sortk.training.loop import Task
 from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
+from sortk.training.options import DiarPhaseOptions, PhaseOptions, TrainDiarOptions, WarmupPhase
+from sortk.training.phases import (
+    Pretrained,
+    TrainingData,
+    check_data,
+    recorded_source,
+    run_phases,
+    simulated_source,
+)
 from sortk.training.processes import current_processes, sum_numbers
-from sortk.training.targets import NOBODY
+from sortk.training.small_scale import number_voices, speaker_loss, start_by_comparing
+from sortk.training.targets import DiarizerLabels
 
-THRESHOLD = 0.5  # above it a speaker speaks; tuning it is stage 7's business
-COSINE_SCALE = 20.0  # of the logits of the speaker classifier
+log = logging.getLogger(__name__)
+
+THRESHOLD = 0.5  # above it a speaker speaks; stage 7 tunes it
+OUTPUT_LAYER = "speakers."  # how the names of the weights with one row for each speaker begin
 
 
-class DiarizerTask(nn.Module):
+def train_diarizer(
+    data: TrainingData, options: TrainDiarOptions, seed: int, out: Path, initial: Pretrained | None = None
+) -> dict[str, float]:
+    """Fill `out` with checkpoints/<phase>/, log.jsonl and model/; continue where an earlier run stopped.
+
+    `initial` is a model to start from, or an encoder alone. Returns the scores of the model that is written. Several
+    processes may do it together (see `processes`).
+    """
+    warmup = [options.encoder_warmup.as_phase()] if options.encoder_warmup.steps else []
+    phases: list[DiarPhaseOptions] = [*warmup, *options.phases]
+    check_data(data, phases)
+    seed += options.seed_offset
+    torch.manual_seed(seed)
+    model, config = build_diarizer(options, initial.config if initial else None)
+    if warmup:
+        start_by_comparing(model)
+    if initial is not None:
+        start_from(model, initial.weights)
+    speeds = {speed for phase in phases for speed in phase.speeds}
+    number_of = number_voices(data.train, data.speakers, speeds) if options.global_speakers else {}
+    labels = DiarizerLabels(model.options.n_speakers, number_of)
+    held_out = RecordedSource(data.valid, replace(labels, number_of={}), options.validation_seconds, seed)
+    validation = BatchLoader([held_out], phases[-1].batch_limit, seed)
+    task = DiarizerTask(model, options.alpha, validation, len(number_of))
+    n_weights = sum(weight.numel() for weight in model.parameters())
+    device = current_processes().choose_device()
+    log.info("%s with %.2fM parameters, on %s", options.model, n_weights / 1e6, device)
+
+    def sources_of(phase: DiarPhaseOptions) -> list[Source]:
+        simulated = simulated_source(data, phase, labels, f"fly-{phase.name}", seed)
+        return [*recorded_source(data, phase, labels, phase.seconds, seed), *simulated]
+
+    scores = run_phases(task, phases, sources_of, seed, out)
+    if current_processes().leads:
+        save_model(out / "model", model.state_dict(), config)
+    return scores
+
+
+class DiarizerTask(Task):
     """A diarizer of `models`, its loss and its validation.
 
-    Without a pretrained encoder (NEST in the paper) a model must first learn to tell voices apart. For that the frames
-    of the encoder can be made to name the speaker among all those of the training data, wherever one speaks alone: as
-    the only task for a while (`identify`), and then beside diarization, with `speaker_weight` that falls to 0.
+    Its frames can also be made to name the speaker among all those of the training data (see `small_scale`): as the
+    only task in the encoder warm-up, and then beside diarization, with `speaker_weight` that falls to 0.
     """
+
+    model: DiarizerModel
 
     def __init__(self, model: DiarizerModel, alpha: float, validation: BatchLoader, n_identities: int = 0) -> None:
         super().__init__()
         self.model, self.alpha, self.validation = model, alpha, validation
         self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
-        self.identify, self.speaker_weight, self.progress = False, 0.0, 0.0
+        self._names_speakers_only, self._speaker_weight = False, 0.0
+
+    def begin(self, phase: PhaseOptions) -> None:
+        self._names_speakers_only = isinstance(phase, WarmupPhase)
+        self._speaker_weight = phase.speaker_weight if isinstance(phase, DiarPhaseOptions) else 0.0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log about it."""
         output: SpeakerOutput = self.model(batch.samples, batch.lengths)
-        about = {}
-        if self.identities is not None and (self.identify or self.speaker_weight > 0):
-            speaker_loss, about["speaker_right"] = identify_frames(output.embeddings, self.identities, batch.speakers)
-            about["speaker"] = speaker_loss.detach()
-            if self.identify:
-                return speaker_loss, about
+        about: dict[str, Tensor] = {}
+        naming: Tensor | None = None
+        if self.identities is not None and (self._names_speakers_only or self._speaker_weight > 0):
+            naming, about["speaker_accuracy"] = speaker_loss(output.embeddings, self.identities, batch.speakers)
+            about["speaker"] = naming.detach()
+            if self._names_speakers_only:
+                return naming, about
         loss = diarization_loss(output, batch.targets, self.alpha)
-        about |= {"sort": loss.sort, "pil": loss.pil, "order_right": loss.order_right}
-        if "speaker" in about:
-            return loss.total + (1 - self.progress) * self.speaker_weight * speaker_loss, about
+        about |= {"sort": loss.sort, "pil": loss.pil, "arrival_accuracy": loss.arrival_accuracy}
+        if naming is not None:
+            return loss.total + (1 - self.progress) * self._speaker_weight * naming, about
         return loss.total, about
 
     def validate(self, device: torch.device) -> dict[str, float]:
-        """DER with the best mapping, DER with the order of arrival taken at its word, and how often the order is right.
+        """Return DER with the best mapping, DER with output k taken for the k-th speaker to arrive, and how often the
+        speakers are in the order of arrival.
 
         Both count frames of 80 ms without a collar, at threshold 0.5.
         """
@@ -60,22 +127,13 @@ class DiarizerTask(nn.Module):
             output: SpeakerOutput = self.model(batch.samples, batch.lengths)
             total += count_errors(output, batch.targets)
         total = FrameErrors(**sum_numbers(asdict(total), device))
-        right = total.n_order_right / max(total.n_sessions, 1.0)
-        return {"score": total.der, "der": total.der, "der_as_is": total.der_as_is, "order_right": right}
-
-
-def identify_frames(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine softmax over all speakers of the training data, of the frames in which one speaks alone.
-
-    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, and the share of frames that are right:
-    means over the frames of each sample, then over the batch.
-    """
-    known = speakers != NOBODY
-    weights = (known / known.sum(dim=1, keepdim=True).clamp(min=1) / len(known))[known]
-    embeddings, speakers = functional.normalize(embeddings[known].float(), dim=1), speakers[known]
-    logits = COSINE_SCALE * embeddings @ functional.normalize(identities, dim=1).T
-    loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
-    return loss, (logits.argmax(dim=1) == speakers).float() @ weights
+        in_order = total.n_in_order / max(total.n_sessions, 1.0)
+        return {
+            "score": total.der,
+            "der": total.der,
+            "der_unmapped": total.der_unmapped,
+            "arrival_accuracy": in_order,
+        }
 
 
 @dataclass(frozen=True)
@@ -84,17 +142,17 @@ class FrameErrors:
 
     spoken: float = 0.0  # speaker frames in the reference
     wrong: float = 0.0  # missed, false or confused, with the best mapping
-    wrong_as_is: float = 0.0  # with output k taken for the k-th speaker to arrive
+    wrong_unmapped: float = 0.0  # with output k taken for the k-th speaker to arrive
     n_sessions: float = 0.0
-    n_order_right: float = 0.0
+    n_in_order: float = 0.0
 
     def __add__(self, other: FrameErrors) -> FrameErrors:
         return FrameErrors(
             self.spoken + other.spoken,
             self.wrong + other.wrong,
-            self.wrong_as_is + other.wrong_as_is,
+            self.wrong_unmapped + other.wrong_unmapped,
             self.n_sessions + other.n_sessions,
-            self.n_order_right + other.n_order_right,
+            self.n_in_order + other.n_in_order,
         )
 
     @property
@@ -102,12 +160,12 @@ class FrameErrors:
         return self.wrong / max(self.spoken, 1.0)
 
     @property
-    def der_as_is(self) -> float:
-        return self.wrong_as_is / max(self.spoken, 1.0)
+    def der_unmapped(self) -> float:
+        return self.wrong_unmapped / max(self.spoken, 1.0)
 
 
 def count_errors(output: SpeakerOutput, targets: Tensor) -> FrameErrors:
-    """Of a batch; targets are (batch, frames, speakers)."""
+    """Count the errors of a batch; targets are (batch, frames, speakers)."""
     decided = (output.speaker_probs > THRESHOLD).float()
     ordered = permute_speakers(targets, arrival_order(targets, output.lengths))
     valid = valid_frames(output.lengths, targets.shape[1])
@@ -118,9 +176,9 @@ def count_errors(output: SpeakerOutput, targets: Tensor) -> FrameErrors:
     return FrameErrors(
         spoken=float(ordered.sum()),
         wrong=_count_wrong(permute_speakers(ordered, best), decided),
-        wrong_as_is=_count_wrong(ordered, decided),
+        wrong_unmapped=_count_wrong(ordered, decided),
         n_sessions=float(len(targets)),
-        n_order_right=float(n_right),
+        n_in_order=float(n_right),
     )
 
 
@@ -128,3 +186,78 @@ def _count_wrong(reference: Tensor, decided: Tensor) -> float:
     """max(speakers there, speakers found) - those found rightly, summed over frames: NIST's DER."""
     n_reference, n_decided, n_right = reference.sum(2), decided.sum(2), (reference * decided).sum(2)
     return float((torch.maximum(n_reference, n_decided) - n_right).sum())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model
+
+
+def build_diarizer(
+    options: TrainDiarOptions, initial: Mapping[str, Any] | None = None
+) -> tuple[DiarizerModel, dict[str, Any]]:
+    """Return the model, with new weights, and the config from which it can be built again.
+
+    The number of speakers is that of the model to start from, with the config `initial`, unless the options set it.
+    """
+    kind, built = choose_model(options, initial)
+    if options.n_speakers:
+        built = replace(built, n_speakers=options.n_speakers)
+    config = {"model": kind, "options": built.to_json()}
+    config |= {"streaming": initial["streaming"]} if initial and "streaming" in initial else {}
+    model = registry.build(config)
+    assert isinstance(model, DiarizerModel)
+    return model, config
+
+
+def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -> tuple[str, Any]:
+    """Return kind and options of the model to train.
+
+    They are those of the diarizer to start from; of an encoder alone (NEST), as far as it goes.
+    """
+    if initial is not None and initial["model"] == options.model:
+        return options.model, registry.find_kind(initial).options.from_json(initial["options"])
+    if options.model != "sortformer":
+        return options.model, EendOptions(attractors=options.model == "eend-eda")
+    sizes = SIZES[options.size]
+    if initial is None:
+        return options.model, sizes
+    given = registry.find_kind(initial)
+    if given.is_diarizer:
+        return initial["model"], given.options.from_json(initial["options"])
+    if initial["model"] == "encoder":
+        encoder = given.options.from_json(initial["options"])
+        features = replace(encoder.features, gain=sizes.features.gain)  # the diarizer's own, in the paper too
+        return options.model, replace(sizes, features=features, encoder=encoder.encoder)
+    return options.model, sizes
+
+
+def start_from(model: nn.Module, initial: Mapping[str, Tensor]) -> None:
+    """Load weights of another model, or of its encoder alone, and log which parts keep their random weights.
+
+    If the number of speakers differs, the output layer keeps the rows that both have.
+    """
+    own = model.state_dict()
+    unknown = [name for name in initial if name not in own]
+    if unknown:
+        raise ValueError(f"the initial weights do not fit this model: it has no {unknown[0]!r}")
+    fitting = {name: tensor for name, tensor in initial.items() if tensor.shape == own[name].shape}
+    n_old, n_new = 0, 0
+    for name in sorted(initial.keys() - fitting.keys()):
+        given, wanted = initial[name], own[name]
+        if not name.startswith(OUTPUT_LAYER) or given.shape[1:] != wanted.shape[1:]:
+            shapes = f"{tuple(given.shape)} instead of {tuple(wanted.shape)}"
+            raise ValueError(f"the initial weights do not fit this model: {name!r} is {shapes}")
+        n_old, n_new = len(given), len(wanted)
+        kept = min(n_old, n_new)
+        fitting[name] = torch.cat([given[:kept].to(wanted), wanted[kept:]])
+    model.load_state_dict(fitting, strict=False)
+    if n_old != n_new:
+        log.warning(
+            "the initial model has %d speakers and this one %d: the first %d outputs are kept, %s",
+            n_old,
+            n_new,
+            min(n_old, n_new),
+            f"{n_new - n_old} are new" if n_new > n_old else f"{n_old - n_new} are left out",
+        )
+    new = sorted({name.split(".")[0] for name in own.keys() - fitting.keys()})
+    log.info("initial weights: %d tensors; random weights in: %s", len(fitting), ", ".join(new) or "nothing")

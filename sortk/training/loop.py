@@ -1,4 +1,4 @@
-"""One loop for every model: steps, checkpoints, validation. What is learned is the business of a `Task`.
+"""One loop for every model: steps, checkpoints, validation. A `Task` knows the model and its loss.
 
 A run that is killed and started again sees the same batches and draws the same random numbers as one that was not, and
 ends with the same weights: batches follow from seed, epoch and number, the random numbers of a step from seed and step;
@@ -6,7 +6,7 @@ everything else is in the checkpoint.
 
 An update whose loss or gradients are not finite is skipped: weights, optimiser and statistics stay as they are. The
 examples in it are named in the log; several such updates in a row stop the run (`max_bad_updates`). A loss that jumps
-is logged with its examples, too, and learned from.
+is logged with its examples, too; its update is made.
 
 Several processes (see `processes`) share each batch; their loss is that of one process with a batch as large as all of
 theirs.
@@ -23,7 +23,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -31,13 +31,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sortk.training.batches import Batch, BatchLoader
-from sortk.training.checkpoint import Checkpoints, Progress, whole
+from sortk.training.checkpoint import Checkpoints, Progress, full_tensor
+from sortk.training.data import Batch, BatchLoader
+from sortk.training.log import RATES, Bar, Event, open_log
 from sortk.training.optimizer import build_optimizer, freeze_parts, learning_rate
-from sortk.training.options import LoopOptions
-from sortk.training.processes import Processes, current_processes, hear_all, sum_numbers, wait_for_all
+from sortk.training.options import LoopOptions, PhaseOptions
+from sortk.training.processes import Processes, all_gather, current_processes, sum_numbers, wait_for_all
 from sortk.training.signals import Stop, TrainingStopped, stop_on_signal
-from sortk.training.training_log import RATES, Bar, Event, open_log
 
 log = logging.getLogger(__name__)
 
@@ -46,22 +46,30 @@ SPIKE = 4.0  # times its mean: a loss that jumps
 MEAN_UPDATES = 50  # over which that mean is taken, roughly; before that, nothing is a jump
 
 
-class Task(Protocol):
-    """A module that holds a model, and knows what it has to learn."""
+class Task(nn.Module):
+    """A model, its loss and its validation."""
 
     model: nn.Module
-    progress: float
-    """How much of the phase is over, 0 to 1; set by the loop, for weights that change with it."""
+    progress: float = 0.0  # how much of the phase is over, 0 to 1
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch, and what to log about it."""
+    def begin(self, phase: PhaseOptions) -> None:
+        """Prepare for a phase: what follows is learned as its options say."""
+
+    def advance(self, progress: float) -> None:
+        """Note how much of the phase is over, for weights of losses that change with it."""
+        self.progress = progress
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, and what to log about it."""
+        raise NotImplementedError
 
     def validate(self, device: torch.device) -> dict[str, float]:
-        """Scores on held-out data; `score` among them decides what is best (lower is better)."""
+        """Return scores on held-out data; `score` among them decides what is best (lower is better)."""
+        raise NotImplementedError
 
 
 def train(
-    task: nn.Module,
+    task: Task,
     loader: BatchLoader,
     options: LoopOptions,
     out: Path,
@@ -69,9 +77,9 @@ def train(
     phase: str = "train",
     seed: int = 0,
 ) -> Progress:
-    """Trains a `Task` in place; goes on where an earlier run stopped, and does nothing more if that one was through.
+    """Train a task in place; continue where an earlier run stopped, and do nothing more if that one was complete.
 
-    Leaves checkpoints/<phase>/ and log.jsonl in `out`.
+    Writes checkpoints/<phase>/ and log.jsonl in `out`.
     """
     task.to(device)
     processes = current_processes()
@@ -81,13 +89,14 @@ def train(
     if progress.scaler:
         run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
+    _log_start(phase, progress.step, options)
     with (
         open_log(out, phase, progress.step, processes) as training_log,
         stop_on_signal() as stop,
         Bar(progress, n_steps, processes) as bar,
     ):
         updates = _updates(loader, progress, options, processes)
-        while progress.step < n_steps and not _is_patience_over(progress, options):
+        while progress.step < n_steps and not _is_patience_over(progress, options) and not stop.requested:
             numbers, event = run.update(progress, next(updates), stop)
             progress.step += 1
             bar.show(numbers)
@@ -105,11 +114,31 @@ def train(
             if _is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested:
                 progress.scaler = run.scaler.state_dict()
                 checkpoints.save(progress, run.learner, run.optimizer, writes=processes.leads)
-            if stop.requested and progress.step < n_steps:
-                wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be whole
-                raise TrainingStopped(progress.step, stop.is_to_go_on)
+        stop.agree(sum_numbers(stop.as_numbers(), device))  # a signal may have come after the last update
+        if stop.requested:
+            wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be complete
+            raise TrainingStopped(progress.step, stop.is_to_go_on)
     run.collect()
     return progress
+
+
+def _log_start(phase: str, step: int, options: LoopOptions) -> None:
+    if step >= options.steps:
+        log.info("phase %s: all %d steps are done", phase, options.steps)
+    elif step:
+        log.info("resuming phase %s at step %d of %d", phase, step, options.steps)
+    else:
+        log.info("phase %s: %d steps", phase, options.steps)
+    if options.warmup_steps > options.steps:
+        log.warning(
+            "phase %s: warmup_steps (%d) is more than steps (%d), so the learning rate stays below %g and never "
+            "reaches %g",
+            phase,
+            options.warmup_steps,
+            options.steps,
+            learning_rate(options.steps, options),
+            options.learning_rate,
+        )
 
 
 def _is_due(step: int, every: int, n_steps: int) -> bool:
@@ -119,32 +148,28 @@ def _is_due(step: int, every: int, n_steps: int) -> bool:
 class _Run:
     """One update, one validation."""
 
-    def __init__(
-        self, module: nn.Module, options: LoopOptions, device: torch.device, processes: Processes, seed: str
-    ) -> None:
-        self.module, self.options, self.device, self.processes, self.seed = module, options, device, processes, seed
-        self.task = cast(Task, module)
+    def __init__(self, task: Task, options: LoopOptions, device: torch.device, processes: Processes, seed: str) -> None:
+        self.task, self.options, self.device, self.processes, self.seed = task, options, device, processes, seed
         self.is_sharded = options.shard and processes.n > 1
-        # What learns may be spread over the processes; the module itself is whole, and takes over what was learned.
-        self.learner = shard(copy.deepcopy(module), device) if self.is_sharded else module
-        learning_task = cast(Task, self.learner)
-        self.frozen = freeze_parts(learning_task.model, options.freeze)
+        # What learns may be sharded over the processes; the task has full tensors, and is given what was learned.
+        self.learner = shard(copy.deepcopy(task), device) if self.is_sharded else task
+        self.frozen = freeze_parts(self.learner.model, options.freeze)
         self.optimizer = build_optimizer(self.learner, options)
         self.scaler = torch.GradScaler(device.type, enabled=options.precision == "float16")
-        shared = self.learner
+        shared: nn.Module = self.learner
         if processes.n > 1 and not self.is_sharded:
             # What a step learns changes with the phase (an auxiliary loss, an encoder that warms up alone).
-            shared = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
+            shared = DistributedDataParallel(task, broadcast_buffers=False, find_unused_parameters=True)
         self.compute_loss = torch.compile(shared) if options.compile else shared
         self._clock = time.monotonic()
 
     def update(self, progress: Progress, batches: Sequence[Batch], stop: Stop) -> tuple[dict[str, float], Event | None]:
-        """One step of the optimiser over one or more batches; numbers to log, and what was unusual about it."""
+        """Make one step of the optimiser over one or more batches; return numbers to log, and what was unusual."""
         options = self.options
         rate = learning_rate(progress.step, options)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        cast(Task, self.learner).progress = progress.step / options.steps
+        self.learner.advance(progress.step / options.steps)
         torch.manual_seed(zlib.crc32(f"{self.seed} {progress.step} {self.processes.rank}".encode()))
         self.learner.train()
         for part in self.frozen:
@@ -154,13 +179,15 @@ class _Run:
         numbers, broken = self._accumulate(batches)
         numbers = stop.agree(sum_numbers(numbers | stop.as_numbers(), self.device))
         self.scaler.unscale_(self.optimizer)
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.learner.parameters(), options.clip_norm or math.inf)))
-        # All processes have the same sums and gradients, and so the same opinion.
+        norm = float(
+            full_tensor(torch.nn.utils.clip_grad_norm_(self.learner.parameters(), options.clip_norm or math.inf))
+        )
+        # All processes have the same sums and gradients, and so the same result.
         event = self._judge(progress, numbers["loss"], norm, batches, broken)
         if event is None or not event.skipped:
             self.scaler.step(self.optimizer)
         else:
-            _put_back(statistics)
+            _restore(statistics)
         self.scaler.update()
         seconds = self._lap()
         numbers |= {name: numbers[name] / seconds for name in RATES} | {"learning_rate": rate, "grad_norm": norm}
@@ -169,7 +196,7 @@ class _Run:
     def _judge(
         self, progress: Progress, loss: float, norm: float, batches: Sequence[Batch], broken: Sequence[str]
     ) -> Event | None:
-        """What is unusual about an update; ValueError if too many in a row were bad. Keeps `progress` up to date."""
+        """Return what is unusual about an update, noted in `progress`; raise ValueError after too many bad ones."""
         step = progress.step + 1
         fault = _find_fault(loss, norm, self.scaler)
         if not fault:
@@ -178,10 +205,10 @@ class _Run:
             if mean is None or step <= MEAN_UPDATES or loss < SPIKE * mean or mean <= 0:
                 return None
             event = Event(f"the loss jumped to {loss:.3g}, {loss / mean:.1f} times its mean", _names(batches))
-            self._tell(step, event)
+            self._warn(step, event)
             return event
         # All batches of an update share its gradients, but a loss is one batch's own.
-        named = tuple(name for names in hear_all(tuple(broken)) for name in names)
+        named = tuple(name for names in all_gather(tuple(broken)) for name in names)
         event = Event(fault, named or _names(batches), skipped=True)
         progress.bad_updates += 1
         allowed = self.options.max_bad_updates or MAX_BAD_UPDATES
@@ -191,18 +218,19 @@ class _Run:
                 f"{event.what} at step {step}, of {event.list_names()}{row}; look at these examples, or train with "
                 "a lower learning_rate, a longer warmup or precision float32"
             )
-        self._tell(step, event)
+        self._warn(step, event)
         return event
 
-    def _tell(self, step: int, event: Event) -> None:
+    def _warn(self, step: int, event: Event) -> None:
         if self.processes.leads:
             done = "; the update is skipped" if event.skipped else ""
             log.warning("step %d: %s, of %s%s", step, event.what, event.list_names(), done)
 
     def _accumulate(self, batches: Sequence[Batch]) -> tuple[dict[str, float], list[str]]:
-        """Gradients of the mean loss over all examples; this process's part of the means, to be summed over all.
+        """Compute the gradients of the mean loss over all examples.
 
-        Also the names of its examples in batches whose loss is not finite.
+        Returns this process's part of the means, to be summed over all, and the names of its examples in batches whose
+        loss is not finite.
         """
         broken: list[str] = []
         n_examples = sum(batch.n_in_all for batch in batches)
@@ -220,13 +248,13 @@ class _Run:
         return sums, broken
 
     def collect(self) -> None:
-        """The module has what was learned."""
+        """Copy what was learned into the task."""
         if self.is_sharded:
-            self.module.load_state_dict({name: whole(weight) for name, weight in self.learner.state_dict().items()})
+            self.task.load_state_dict({name: full_tensor(weight) for name, weight in self.learner.state_dict().items()})
 
     def validate(self) -> dict[str, float]:
         self.collect()
-        self.module.eval()
+        self.task.eval()
         with torch.inference_mode(), self._autocast():
             scores = self.task.validate(self.device)
         self._lap()
@@ -251,7 +279,7 @@ class _Run:
 
 
 def _find_fault(loss: float, norm: float, scaler: torch.GradScaler) -> str:
-    """Why an update must not be made; empty if nothing is wrong.
+    """Return why an update must not be made; empty if nothing is wrong.
 
     In float16, gradients may overflow: the scaler skips the update by itself, and scales them up less from then on. It
     is a fault if even those that are not scaled up do.
@@ -264,8 +292,8 @@ def _find_fault(loss: float, norm: float, scaler: torch.GradScaler) -> str:
 
 
 def _names(batches: Sequence[Batch]) -> tuple[str, ...]:
-    """Of all examples of an update, in all processes."""
-    return tuple(name for names in hear_all([name for batch in batches for name in batch.names]) for name in names)
+    """Return the names of all examples of an update, in all processes."""
+    return tuple(name for names in all_gather([name for batch in batches for name in batch.names]) for name in names)
 
 
 def _next_mean(mean: float | None, loss: float) -> float:
@@ -273,24 +301,24 @@ def _next_mean(mean: float | None, loss: float) -> float:
 
 
 @torch.no_grad()
-def _put_back(values: Sequence[tuple[Tensor, Tensor]]) -> None:
+def _restore(values: Sequence[tuple[Tensor, Tensor]]) -> None:
     for tensor, before in values:
         tensor.copy_(before)
 
 
-def shard(module: nn.Module, device: torch.device) -> nn.Module:
-    """FSDP2: weights, gradients and the optimiser's state are spread over the processes; a step gathers the weights.
+def shard(task: Task, device: torch.device) -> Task:
+    """FSDP2: shard weights, gradients and the optimiser's state over the processes; a step gathers the weights.
 
-    All at once: layer by layer would not do, for the encoder projects the positions of all its layers beforehand.
+    All at once and not layer by layer, because the encoder projects the positions of all its layers beforehand.
     """
-    fully_shard(module, mesh=init_device_mesh(device.type, (distributed.get_world_size(),)))  # in place
-    return module
+    fully_shard(task, mesh=init_device_mesh(device.type, (distributed.get_world_size(),)))  # in place
+    return task
 
 
 def _updates(
     loader: BatchLoader, progress: Progress, options: LoopOptions, processes: Processes
 ) -> Iterator[list[Batch]]:
-    """The batches of each update, epoch after epoch, from where the run stands; moves `progress` along.
+    """Yield the batches of each update, epoch after epoch, from where the run is; update `progress`.
 
     The last update of an epoch may have fewer batches than the others.
     """

@@ -12,6 +12,8 @@ so the permutation with the least cross-entropy is the one with the largest tota
 One product of two matrices decides, and the cross-entropy is computed for one permutation instead of K!. Up to six
 speakers the K! totals are compared on the device; beyond, the Hungarian method finds the largest.
 
+Training computes `hybrid_loss`, whose two ends are `sort_loss` and `pil_loss`.
+
 Every loss is the mean over the valid frames and the speakers of a sample, 1/(TK) as in the paper, then over the batch.
 (NVIDIA takes one mean over all valid frames of a batch; for clips of equal length the two are the same.)
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +46,7 @@ class DiarizationLoss:
     sort: Tensor  # L_Sort
     pil: Tensor  # L_PIL
     permutation: Tensor  # (batch, speakers): the target that PIL pairs with each output
-    order_right: Tensor  # fraction of the samples whose speakers PIL finds in the order of arrival
+    arrival_accuracy: Tensor  # fraction of the samples whose speakers PIL finds in the order of arrival
     existence: Tensor | None = None  # of EEND-EDA's count of speakers
 
 
@@ -57,22 +60,23 @@ def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5)
 def sort_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
     """L_Sort = BCE(Y_eta, P), Eq. 11: the targets by order of arrival. (batch, frames, speakers) both -> a scalar."""
     _require_same_shape(logits, targets)
-    ordered = permute_speakers(targets, arrival_order(targets, lengths))
-    return cross_entropy(logits, ordered, mean_weights(logits, lengths))
+    return cross_entropy(logits, sort_by_arrival(targets, lengths).targets, mean_weights(logits, lengths))
 
 
 def pil_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
     """L_PIL = min over pi of BCE(Y_pi, P), Eq. 4 to 6, exactly. (batch, frames, speakers) both -> a scalar."""
-    _require_same_shape(logits, targets)
-    best = best_permutation(pair_affinity(logits, silence_padding(targets, lengths)))
-    return cross_entropy(logits, permute_speakers(targets, best), mean_weights(logits, lengths))
+    return cross_entropy(logits, pair_targets(logits, targets, lengths).best, mean_weights(logits, lengths))
 
 
 def hybrid_loss(logits: Tensor, targets: Tensor, lengths: Tensor | None = None, alpha: float = 0.5) -> DiarizationLoss:
-    """L_hybrid = alpha L_Sort + (1 - alpha) L_PIL, Eq. 12. (batch, frames, speakers) both."""
+    """L_hybrid = alpha L_Sort + (1 - alpha) L_PIL, Eq. 12. (batch, frames, speakers) both.
+
+    Its total is `sort_loss` for alpha = 1 and `pil_loss` for alpha = 0: all three take their targets from
+    `sort_by_arrival` and `pair_targets`.
+    """
     if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha must be from 0 to 1, not {alpha}")
-    return _ordered_loss(logits, targets, lengths, alpha, present_only=False)
+        raise ValueError(f"alpha must be from 0 to 1, got {alpha}")
+    return _mix(logits, pair_targets(logits, targets, lengths), lengths, alpha)
 
 
 def eda_loss(
@@ -80,7 +84,8 @@ def eda_loss(
 ) -> DiarizationLoss:
     """EEND-EDA (Horiguchi et al. 2022): PIL of the first n outputs when n speakers are present, and the existence of
     the attractors up to the (n + 1)-th, the first that must not exist. `existence`: (batch, speakers + 1) logits."""
-    loss = _ordered_loss(logits, targets, lengths, alpha=0.0, present_only=True)
+    pairs = pair_targets(logits, targets, lengths, present_only=True)
+    loss = _mix(logits, pairs, lengths, alpha=0.0, present_only=True)
     n_present = (silence_padding(targets, lengths) != 0).any(dim=1).sum(dim=1, keepdim=True)
     index = torch.arange(existence.shape[1], device=existence.device)
     counted = index <= n_present
@@ -89,34 +94,66 @@ def eda_loss(
     return replace(loss, total=loss.total + existence_weight * count, existence=count.detach())
 
 
-def _ordered_loss(
-    logits: Tensor, targets: Tensor, lengths: Tensor | None, alpha: float, present_only: bool
-) -> DiarizationLoss:
-    """The hybrid loss; with `present_only`, of as many outputs as there are speakers, the first ones."""
-    _require_same_shape(logits, targets)
+class SortedTargets(NamedTuple):
+    """The targets sorted by arrival."""
+
+    targets: Tensor  # Y_eta of Eq. 9, (batch, frames, speakers)
+    order: Tensor  # eta, (batch, speakers): who comes first, second, ...
+    present: Tensor  # (batch, speakers), in that order: who speaks at all; absent speakers come last
+
+
+def sort_by_arrival(targets: Tensor, lengths: Tensor | None = None) -> SortedTargets:
+    """Sort the columns of the targets, (batch, frames, speakers), by arrival; padding becomes silence."""
     targets = silence_padding(targets, lengths)
-    arrival, order = first_active(targets).sort(dim=1, stable=True)
-    present = arrival < targets.shape[1]  # absent speakers come last
-    ordered = permute_speakers(targets, order)
-    affinity = pair_affinity(logits, ordered)
+    first, order = first_active(targets).sort(dim=1, stable=True)
+    return SortedTargets(permute_speakers(targets, order), order, first < targets.shape[1])
+
+
+class PairedTargets(NamedTuple):
+    """The targets in the two orders that the losses compare with the outputs."""
+
+    arrival: Tensor  # Y_eta, (batch, frames, speakers): sorted by arrival, for Sort Loss
+    best: Tensor  # Y_pi of Eq. 5: the permutation with the least cross-entropy, for PIL
+    permutation: Tensor  # (batch, speakers): the target that PIL pairs with each output
+    best_of_arrival: Tensor  # (batch, speakers): the same, counted in the order of arrival
+    present: Tensor  # (batch, speakers): who speaks at all, in the order of arrival; absent speakers come last
+
+
+def pair_targets(
+    logits: Tensor, targets: Tensor, lengths: Tensor | None = None, present_only: bool = False
+) -> PairedTargets:
+    """Sort the targets by arrival, and by the best permutation: (batch, frames, speakers) both.
+
+    With `present_only`, only the first outputs, as many as there are speakers, are paired with speakers who speak.
+    """
+    _require_same_shape(logits, targets)
+    arrival, order, present = sort_by_arrival(targets, lengths)
+    affinity = pair_affinity(logits, arrival)
     if present_only:
         affinity = affinity.masked_fill(present[:, :, None] != present[:, None, :], FORBIDDEN)
     best = best_permutation(affinity)
-    paired = permute_speakers(ordered, best)
+    return PairedTargets(arrival, permute_speakers(arrival, best), order.gather(1, best), best, present)
 
-    # The cross-entropy is linear in the targets, BCE(Y, P) = ... - sum y z: the mixture of two losses is the loss of a
-    # mixture of targets, and the difference of two losses is a sum of z.
-    weights = mean_weights(logits, lengths, present if present_only else None)
-    change = paired - ordered
-    total = cross_entropy(logits, paired - alpha * change, weights)
+
+def _mix(
+    logits: Tensor, pairs: PairedTargets, lengths: Tensor | None, alpha: float, present_only: bool = False
+) -> DiarizationLoss:
+    """alpha BCE(Y_eta, P) + (1 - alpha) BCE(Y_pi, P), with one cross-entropy.
+
+    It is linear in the targets, BCE(Y, P) = ... - sum y z: the mixture of two losses is the loss of the mixture of
+    their targets, and the difference of two losses is a sum of z.
+    """
+    weights = mean_weights(logits, lengths, pairs.present if present_only else None)
+    change = pairs.best - pairs.arrival
+    total = cross_entropy(logits, pairs.best - alpha * change, weights)
     gap = change * logits.detach()
     gap = gap.mean() if weights is None else (gap * weights).sum()  # L_Sort - L_PIL
     return DiarizationLoss(
         total=total,
         sort=total.detach() + (1 - alpha) * gap,
         pil=total.detach() - alpha * gap,
-        permutation=order.gather(1, best),
-        order_right=share_in_order(best, present),
+        permutation=pairs.permutation,
+        arrival_accuracy=share_in_order(pairs.best_of_arrival, pairs.present),
     )
 
 
@@ -174,7 +211,7 @@ def _permutations(n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32
 
 
 def share_in_order(best: Tensor, present: Tensor) -> Tensor:
-    """How many samples have each output k paired with the k-th speaker to arrive; (batch, speakers) both -> a scalar.
+    """Return the share of samples with each output k paired with the k-th speaker to arrive; (batch, speakers) both.
 
     Absent speakers, the last ones, are alike: their pairing does not count.
     """

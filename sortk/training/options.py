@@ -1,4 +1,8 @@
-"""Settings of training. Nothing heavy is imported here, so that a recipe can be read without torch."""
+"""Settings of training, for both models. Nothing heavy is imported here, so that a recipe can be read without torch.
+
+What a model needs that starts from random weights on little data is not the paper's: `optimizer = "muon"`,
+`encoder_warmup`, `global_speakers`, `speaker_weight`, `word_weight`, `kernel_scale`, `keep_norm` and `label_smoothing`.
+All of it is off by default. `small_scale.py` and `muon.py` have the code."""
 
 from __future__ import annotations
 
@@ -7,12 +11,31 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sortk.formats.files import quote
+from sortk.formats.sst import Level
 from sortk.records import LATER
+
+PAPER_SPEAKERS = 4  # K
+MAX_SPEAKERS = 20
+
+
+@dataclass(frozen=True)
+class BatchLimit:
+    """How large a batch of one process is: a number of samples, or seconds of padded audio."""
+
+    samples: int = 0
+    seconds: float = 0.0
+
+    def allows(self, n_samples: int, longest: float) -> bool:
+        """Return whether so many samples, the longest of `longest` seconds, are not too many."""
+        return n_samples <= self.samples if self.samples else n_samples * longest <= self.seconds
+
+    def times(self, n: int) -> BatchLimit:
+        return BatchLimit(self.samples * n, self.seconds * n)
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """How a model is trained; the defaults are the paper's (section "Training Setup")."""
+    """How a model is trained; the defaults are the paper's (section "Training Setup") unless the comment says so."""
 
     steps: int = 100_000  # updates of the weights
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: fewer steps for a model that starts from nothing
@@ -21,14 +44,17 @@ class LoopOptions:
     warmup_steps: int = 2500
     annealing: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
     weight_decay: float = 1e-3
-    clip_norm: float = 1.0  # gradients are scaled down to this norm; 0: never
-    batch_seconds: float = 360.0  # of audio in a batch of each process: 4 x 90 s
+    clip_norm: float = 1.0  # gradients are scaled down to this norm, an addition to the paper; 0: never
+    # A batch of each process is limited by samples or by seconds of padded audio, not both. Neither: the paper's number
+    # of samples, 4 for the diarizer and 64 for the ASR.
+    batch_size: int = field(default=0, metadata=LATER)
+    batch_seconds: float = field(default=0.0, metadata=LATER)
     accumulate: int = 1  # batches in an update
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     validate_every: int = 1000  # steps
     checkpoint_every: int = 1000
     log_every: int = 10
-    keep_best: int = 3  # checkpoints whose weights are averaged in the end
+    keep_best: int = 3  # checkpoints whose weights are averaged in the end, an addition to the paper; 1: the best
     patience: int = 0  # validations without a better score before it stops early; 0: never
     freeze: tuple[str, ...] = ()  # parts of the model that do not learn, such as "encoder"
     workers: int = 0  # processes that load batches; 0: this one
@@ -41,17 +67,33 @@ class LoopOptions:
     def __post_init__(self) -> None:
         for name in ("steps", "validate_every", "checkpoint_every", "log_every", "accumulate", "keep_best"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.max_bad_updates < 0:
-            raise ValueError(f"max_bad_updates must not be negative, but it is {self.max_bad_updates}")
-        if not self.learning_rate > 0 or not self.batch_seconds > 0:
-            raise ValueError("learning_rate and batch_seconds must be more than 0")
+            raise ValueError(f"max_bad_updates must be 0 or more, got {self.max_bad_updates}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be more than 0, got {self.learning_rate:g}")
+        if self.batch_size < 0 or not self.batch_seconds >= 0:
+            raise ValueError(
+                "batch_size and batch_seconds must be 0 (not used) or more, "
+                f"got {self.batch_size} and {self.batch_seconds:g}"
+            )
+        if self.batch_size and self.batch_seconds:
+            raise ValueError(
+                f"batch_size ({self.batch_size} samples) and batch_seconds ({self.batch_seconds:g} s) are both set; "
+                "exactly one of them is used, so set the other to 0"
+            )
         if self.shard and (self.optimizer == "muon" or self.precision == "float16" or self.compile):
-            raise ValueError("shard goes with adamw, float32 or bfloat16, and without compile")
+            raise ValueError('shard requires optimizer = "adamw", precision float32 or bfloat16, and compile = false')
+
+
+def check_speakers(n_speakers: int) -> None:
+    """Raise ValueError unless it is a number of speakers that a model can have, or 0: not set."""
+    if not 0 <= n_speakers <= MAX_SPEAKERS:
+        raise ValueError(f"n_speakers must be from 1 to {MAX_SPEAKERS}, or 0 (the initial model's), got {n_speakers}")
 
 
 def check_phases(names: Sequence[str], init: str) -> None:
-    """ValueError unless phases have different names; there may be none if the model of `init` is taken as it is."""
+    """Raise ValueError unless phases have different names; there may be none if `init` is taken as it is."""
     if len(set(names)) < len(names):
         raise ValueError(f"phases need different names, not {', '.join(names)}")
     if not names and not init:
@@ -69,22 +111,51 @@ class PhaseOptions:
     min_speakers: int = 2  # of a simulated session
     max_speakers: int = 4
     speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated sessions are played
-    speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase
     loop: LoopOptions = field(default_factory=LoopOptions)
+
+    paper_batch_size = 4  # samples; not an option
 
     def __post_init__(self) -> None:
         if not 0 <= self.simulated <= 1:
-            raise ValueError(f"simulated must be from 0 to 1, not {self.simulated}")
+            raise ValueError(f"simulated must be from 0 to 1, got {self.simulated}")
         if not self.recorded and self.simulated == 0:
             raise ValueError(f"phase {quote(self.name)} has nothing to learn from: neither recorded nor simulated")
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
             raise ValueError(f"{quote(self.name)} cannot be the name of a phase")
 
+    @property
+    def batch_limit(self) -> BatchLimit:
+        """The size of a batch: the loop's, or the paper's."""
+        if self.loop.batch_seconds:
+            return BatchLimit(seconds=self.loop.batch_seconds)
+        return BatchLimit(samples=self.loop.batch_size or self.paper_batch_size)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The diarizer
+
+
+@dataclass(frozen=True)
+class DiarPhaseOptions(PhaseOptions):
+    """A phase of the diarizer."""
+
+    speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase. Not the paper's
+
+
+WARMUP = "encoder-warmup"
+
+
+@dataclass(frozen=True)
+class WarmupPhase(DiarPhaseOptions):
+    """The phase that WarmupOptions describes: naming speakers is its only task."""
+
+    name: str = WARMUP
+
 
 @dataclass(frozen=True)
 class WarmupOptions:
-    """Before the first phase, the lower half of the encoder learns to tell voices apart, by naming the speakers of the
-    training data. It takes the place of a pretrained encoder (the paper's NEST) where there is none."""
+    """Not the paper's. Before the first phase, the lower half of the encoder learns to distinguish voices, by naming
+    the speakers of the training data. It replaces a pretrained encoder (the paper's NEST) where there is none."""
 
     steps: int = 0  # 0: none, as in the paper
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -95,7 +166,7 @@ class WarmupOptions:
     simulated: float = 1.0  # share of examples that are simulated on the fly
     speeds: tuple[float, ...] = (1.0,)  # of these; see PhaseOptions
 
-    def as_phase(self) -> PhaseOptions:
+    def as_phase(self) -> WarmupPhase:
         loop = LoopOptions(
             steps=self.steps,
             optimizer=self.optimizer,
@@ -106,13 +177,8 @@ class WarmupOptions:
             checkpoint_every=100,
             keep_best=1,
         )
-        return PhaseOptions(
-            "encoder-warmup",
-            recorded=self.simulated < 1,
-            simulated=self.simulated,
-            seconds=self.seconds,
-            speeds=self.speeds,
-            loop=loop,
+        return WarmupPhase(
+            recorded=self.simulated < 1, simulated=self.simulated, seconds=self.seconds, speeds=self.speeds, loop=loop
         )
 
 
@@ -122,23 +188,25 @@ class TrainDiarOptions:
 
     model: Literal["sortformer", "eend-sa", "eend-eda"] = "sortformer"  # the others are the baselines of Table 1
     size: Literal["tiny", "small", "base"] = "base"  # of a Sortformer; base has 123M parameters
-    n_speakers: int = 4  # K
+    n_speakers: int = field(default=0, metadata=LATER)  # K, the number of outputs; 0: the initial model's, else 4
     alpha: float = 0.5  # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone
-    global_speakers: bool = False  # the same name is the same person in all sessions of the training data
+    # The same name is the same person in all sessions of the training data. Not the paper's; naming speakers needs it.
+    global_speakers: bool = False
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
     encoder_warmup: WarmupOptions = field(default_factory=WarmupOptions)
-    phases: tuple[PhaseOptions, ...] = (PhaseOptions(),)  # none: the model of `init` as it is
+    phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # none: the model of `init` as it is
     # Added to the seed of the recipe: other first weights and other batches, of the same data.
     seed_offset: int = field(default=0, metadata=LATER)
     # In a recipe: a model folder or .nemo file whose weights, and sizes, to start from; may be an encoder alone (NEST).
     init: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n_speakers <= 20:
-            raise ValueError(f"n_speakers must be from 1 to 20, not {self.n_speakers}")
+        check_speakers(self.n_speakers)
         if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be from 0 to 1, not {self.alpha}")
+            raise ValueError(f"alpha must be from 0 to 1, got {self.alpha}")
         check_phases([phase.name for phase in self.phases], self.init)
+        if self.encoder_warmup.steps and any(phase.name == WARMUP for phase in self.phases):
+            raise ValueError(f"phase {WARMUP!r} has the name of the encoder warm-up; give the phase another name")
         if self.encoder_warmup.steps and not self.global_speakers:
             raise ValueError("encoder_warmup names speakers, so it needs global_speakers = true")
 
@@ -148,3 +216,97 @@ class TrainDiarOptions:
             return self.model.upper()
         loss = {0.0: "PIL", 1.0: "Sort Loss"}.get(self.alpha, f"hybrid loss, alpha {self.alpha:g}")
         return f"Sortformer, {loss}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The multi-speaker ASR
+
+
+def paper_asr_loop() -> LoopOptions:
+    """As the paper trains Canary-170M."""
+    return LoopOptions(steps=50_000, learning_rate=3e-4)
+
+
+@dataclass(frozen=True)
+class AsrPhaseOptions(PhaseOptions):
+    """A phase of the ASR.
+
+    From scratch, a short phase of one speaker at a time comes first (min_speakers = max_speakers = 1, simulated = 1):
+    it replaces the pretrained ASR that the paper starts from.
+    """
+
+    seconds: float = 20.0  # length of a simulated example
+    loop: LoopOptions = field(default_factory=paper_asr_loop)
+    min_seconds: float = 0.0  # of the shortest simulated one, so that texts end where speech does; 0: all are as long
+    # Of naming, in each frame, the token that is spoken, beside writing the text. Not the paper's.
+    word_weight: float = 0.0
+
+    paper_batch_size = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.min_seconds <= self.seconds:
+            raise ValueError(f"min_seconds must be from 0 to seconds ({self.seconds:g}), got {self.min_seconds:g}")
+        if not self.word_weight >= 0:
+            raise ValueError(f"word_weight must be 0 or more, got {self.word_weight}")
+
+
+# Rows of Table 2, and of Table 3 (section 5.3.2: system 2 with SOT-style tokens), by supervision, adapters and level.
+ROWS = {
+    ("none", "", "word"): "1",
+    ("frozen", "", "word"): "2",
+    ("finetuned", "", "word"): "3",
+    ("truth", "", "word"): "4",
+    ("frozen", "adapters", "segment"): "5",
+    ("frozen", "adapters", "word"): "6",
+    ("none", "", "segment"): "MS-Canary",
+    ("frozen", "", "segment"): "Sortformer-MS-Canary",
+    ("none", "", "sot"): "Canary trained with SOT",
+    ("none", "", "dom-sot"): "Canary trained with DOM-SOT",
+}
+
+
+@dataclass(frozen=True)
+class TrainAsrOptions:
+    """What the multi-speaker ASR is, and how it learns; the defaults are the paper's system 2."""
+
+    size: Literal["tiny", "180m-flash", "1b"] = "180m-flash"  # of an ASR that starts from random numbers
+    supervision: Literal["none", "frozen", "finetuned", "truth"] = "frozen"  # systems 1, 2, 3 and 4 of Table 2
+    n_speakers: int = field(default=0, metadata=LATER)  # K; 0: the diarizer's or initial model's, else 4
+    speaker_tokens: bool = True  # false: words alone, a single-speaker ASR (the baseline of Table 2)
+    kernel: Literal["sinusoidal", "learned"] = "sinusoidal"
+    kernel_scale: float = 1.0  # of the kernels against the states; not the paper's if it is not 1
+    keep_norm: bool = False  # not the paper's: states keep their norm; in the paper they have norm 1
+    adapters: int = 0  # bottleneck of adapters, with everything else frozen (systems 5 and 6: 256); 0: none
+    label_smoothing: float = 0.0  # of the cross-entropy; an addition if it is not 0
+    n_tokens: int = 1024  # of a tokenizer that is trained on the transcripts
+    validation_samples: int = 200  # of the validation manifest, the first ones: decoding takes time
+    phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)  # none: the model of `init` as it is
+    # Added to the seed of the recipe: other first weights and other batches, of the same data.
+    seed_offset: int = field(default=0, metadata=LATER)
+    init: str = field(default="", metadata=LATER)  # in a recipe: an ASR to start from, a model folder or .nemo file
+
+    def __post_init__(self) -> None:
+        check_speakers(self.n_speakers)
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be from 0 to below 1, got {self.label_smoothing}")
+        if self.adapters < 0:
+            raise ValueError(f"adapters must be 0 or more, got {self.adapters}")
+        if self.n_tokens < 1 or self.validation_samples < 1:
+            raise ValueError("n_tokens and validation_samples must be 1 or more")
+        check_phases([phase.name for phase in self.phases], self.init)
+
+    def describe(self, level: Level) -> str:
+        """Return the name of a row of Table 2 or 3, for transcripts of that level; a system that the paper does not
+        have gets a description alone."""
+        if not self.speaker_tokens:
+            return "baseline: no speaker tokens"
+        row = ROWS.get((self.supervision, "adapters" if self.adapters else "", level))
+        about = {
+            "none": "no supervision",
+            "frozen": "Sortformer, frozen",
+            "finetuned": "Sortformer, fine-tuned",
+            "truth": "ground truth in training",
+        }[self.supervision]
+        adapters = f", adapters of {self.adapters}" if self.adapters else ""
+        return f"{f'{row}: ' if row else ''}{about}, {level} level{adapters}"

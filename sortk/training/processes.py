@@ -24,7 +24,7 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Writes files and messages; the others only compute."""
+        """Rank 0 writes files and messages; the others only compute."""
         return self.rank == 0
 
     def choose_device(self) -> torch.device:
@@ -34,9 +34,9 @@ class Processes:
 
 @contextlib.contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Meets the others that torchrun has started; a process on its own if it was started otherwise.
+    """Join the other processes that torchrun has started; without torchrun there is only this one.
 
-    If one fails, all end, and only the first one that failed says why.
+    If one fails, all end, and only the first one that failed reports why.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
@@ -66,7 +66,7 @@ def _is_first(store: Store, rank: int) -> bool:
     """Whether no other process has failed before; the store outlives them, for it is torchrun's."""
     try:
         return bool(store.compare_set("sortk-failed", "", str(rank)) == str(rank).encode())
-    except RuntimeError:  # the store is gone, and with it who could have told
+    except RuntimeError:  # the store is gone
         return True
 
 
@@ -79,22 +79,22 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def current_processes() -> Processes:
-    """Those that were joined, or one."""
+    """Return the processes that were joined, or one."""
     if not distributed.is_initialized():
         return Processes()
     return Processes(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def tell_all(message: Any) -> Any:
-    """What the leading process says; the others' own `message` does not matter."""
+def broadcast(message: Any) -> Any:
+    """Return the `message` of rank 0 in every process; those of the others do not matter."""
     box = [message]
     if distributed.is_initialized():
         distributed.broadcast_object_list(box, src=0)
     return box[0]
 
 
-def hear_all(message: Any) -> list[Any]:
-    """What every process says, in their order; all must call this."""
+def all_gather(message: Any) -> list[Any]:
+    """Return the messages of all processes, in their order; all must call this."""
     if not distributed.is_initialized():
         return [message]
     messages: list[Any] = [None] * distributed.get_world_size()
@@ -103,14 +103,14 @@ def hear_all(message: Any) -> list[Any]:
 
 
 def wait_for_all() -> None:
-    """Until every process has come this far."""
+    """Wait until every process has come this far."""
     if distributed.is_initialized():
         distributed.barrier()
 
 
 @contextlib.contextmanager
-def leader_first() -> Iterator[None]:
-    """The leading process goes through the block first; what it wrote, the others find there."""
+def rank0_first() -> Iterator[None]:
+    """Rank 0 runs the block first; the others find what it wrote."""
     if not current_processes().leads:
         wait_for_all()
     yield
@@ -119,7 +119,7 @@ def leader_first() -> Iterator[None]:
 
 
 def sum_numbers(numbers: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    """Sums of named numbers over all processes; each must have the same names."""
+    """Return sums of named numbers over all processes; each must have the same names."""
     if not distributed.is_initialized():
         return dict(numbers)
     values = torch.tensor(list(numbers.values()), dtype=torch.float64, device=device)

@@ -1,18 +1,21 @@
-"""How a training is asked to stop, by whoever runs it."""
+"""Signals that stop a training with a checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+log = logging.getLogger(__name__)
+
 
 class TrainingStopped(KeyboardInterrupt):
-    """Somebody asked the run to stop; its checkpoint is written."""
+    """The run was stopped by a signal; its checkpoint is written."""
 
     def __init__(self, step: int, is_to_go_on: bool) -> None:
-        super().__init__(f"stopped by a signal at step {step}; run the same command again to go on")
+        super().__init__(f"stopped at step {step}, with a checkpoint; run the same command again to resume")
         self.is_to_go_on = is_to_go_on  # in a new job
 
 
@@ -22,6 +25,7 @@ class Stop:
 
     got_signal: bool = False  # this process
     got_notice: bool = False  # it was SIGUSR1
+    got_interrupt: bool = False  # it was Ctrl-C
     requested: bool = False  # all processes agree
     is_to_go_on: bool = False  # in a new job
 
@@ -29,25 +33,31 @@ class Stop:
         return {"stop": float(self.got_signal), "go_on": float(self.got_notice)}
 
     def agree(self, sums: dict[str, float]) -> dict[str, float]:
-        """What came of `as_numbers` in all processes; the other numbers."""
+        """Note what came of `as_numbers` in all processes; return the other numbers."""
         self.requested, self.is_to_go_on = sums["stop"] > 0, sums["go_on"] > 0
         return {name: value for name, value in sums.items() if name not in ("stop", "go_on")}
 
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """SIGTERM and SIGUSR1 end the run after the present step, with a checkpoint.
+    """SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the present step, with a checkpoint; a second Ctrl-C at
+    once.
 
-    SIGUSR1 is Slurm's notice that the job's time is nearly over, so it wants to be queued again. SIGTERM is left to
-    whom it comes from: Slurm requeues by itself what it preempts, and what is cancelled shall not come back.
+    SIGUSR1 is Slurm's notice that the job's time is nearly over, so it is queued again. After SIGTERM it is not: Slurm
+    itself requeues what it preempts, and a cancelled job must not come back.
     """
     stop = Stop()
 
     def request(number: int, frame: object) -> None:
+        if number == signal.SIGINT:
+            if stop.got_interrupt:
+                raise KeyboardInterrupt
+            stop.got_interrupt = True
+            log.warning("stopping after this step, with a checkpoint; press Ctrl-C again to stop at once")
         stop.got_signal = True
         stop.got_notice = stop.got_notice or number == signal.SIGUSR1
 
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield stop
     finally:

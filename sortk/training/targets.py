@@ -1,18 +1,167 @@
-"""Who speaks in each model frame: segments in seconds -> a 0/1 matrix, one column per speaker."""
+"""What a clip teaches: who speaks in each model frame, and for the ASR which tokens its transcript has.
+
+`DiarizerLabels` and `AsrLabels` make a training `Example` of a `Clip`: samples with their annotation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sortk.models.frames import FRAME_SECONDS
-from sortk.records import Segment, arrival_order
+from sortk.formats.audio import Samples
+from sortk.formats.sst import SstOptions, build_sst, strip_tokens
+from sortk.formats.tokens import Tokenizer
+from sortk.models.frames import FRAME_SECONDS, count_frames
+from sortk.records import Segment, Session, arrival_order
 
 NOBODY = -1  # instead of a speaker's number
+NOT_KNOWN = -100  # instead of a token: what cross_entropy leaves out
 
 Targets = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Samples with all that is known about them; times count as in the annotation."""
+
+    name: str
+    samples: Samples
+    start: float  # time of the first sample
+    segments: Sequence[Segment]  # who speaks when
+    words: Sequence[Segment] = ()  # with their times; () if the times are not known
+    text: str | None = None  # the transcript; None: that of the words, which are complete
+
+    @property
+    def n_frames(self) -> int:
+        return count_frames(len(self.samples))
+
+
+@dataclass(frozen=True)
+class Example:
+    """One training example; the last three fields are the ASR's."""
+
+    name: str
+    samples: Samples
+    targets: Targets  # (frames, speakers)
+    speakers: Numbers  # (frames,): which of all speakers of the training data speaks alone, or NOBODY
+    text: str = ""
+    tokens: Sequence[int] | None = None  # with prompt and end
+    frame_tokens: Numbers | None = None  # (frames,): the token that is spoken, padding in silence, or NOT_KNOWN
+
+
+class Labels(Protocol):
+    """How clips become examples."""
+
+    needs_words: bool
+
+    def check(self, session: Session) -> None:
+        """Raise ValueError if a session lacks what its examples need."""
+
+    def make_example(self, clip: Clip) -> Example: ...
+
+
+@dataclass(frozen=True)
+class DiarizerLabels:
+    """Examples for a diarizer: who speaks when, in the order of arrival."""
+
+    n_speakers: int
+    number_of: Mapping[str, int] = field(default_factory=dict)  # the speakers of the training data, to be named
+
+    needs_words = False
+
+    def check(self, session: Session) -> None:
+        if session.rttm_path is None:
+            raise ValueError(f"session {session.session_id} has no rttm_filepath, which training requires")
+
+    def make_example(self, clip: Clip) -> Example:
+        targets, names = frame_targets(clip.segments, clip.start, clip.n_frames, self.n_speakers)
+        return Example(clip.name, clip.samples, targets, frame_speakers(targets, names, self.number_of))
+
+
+@dataclass(frozen=True)
+class AsrLabels:
+    """Examples for an ASR: the tokens of the transcript, and who speaks when in the order of the transcript."""
+
+    tokenizer: Tokenizer
+    n_speakers: int
+    sst: SstOptions
+    speaker_tokens: bool = True
+    max_tokens: int = 1024  # positions of the decoder
+    needs_turns: bool = False  # who speaks comes from the annotation (supervision truth)
+
+    needs_words = True
+
+    def check(self, session: Session) -> None:
+        if session.text is None:
+            raise ValueError(f"session {session.session_id} has no text, which training requires")
+        if session.duration is None:
+            raise ValueError(f"session {session.session_id} has no duration; `sortk clean` writes samples with one")
+        if self.needs_turns and session.rttm_path is None:
+            raise ValueError(f'session {session.session_id} has no rttm_filepath, which supervision = "truth" requires')
+
+    def make_example(self, clip: Clip) -> Example:
+        text = clip.text
+        if text is None:
+            text = build_sst(clip.words, self.sst)
+        text, tokens = self.tokenize(clip.name, text)
+        if clip.words or clip.text is None:
+            frame_tokens = self.frame_token_targets(clip.words, clip.start, clip.n_frames)
+        else:
+            frame_tokens = np.full(clip.n_frames, NOT_KNOWN)
+        targets = self.speaker_targets(clip.segments, clip.words, clip.start, clip.n_frames)
+        nobody = np.full(clip.n_frames, NOBODY)
+        return Example(clip.name, clip.samples, targets, nobody, text, tokens, frame_tokens)
+
+    def tokenize(self, name: str, text: str) -> tuple[str, list[int]]:
+        """Return the text to learn, and its tokens with prompt and end; `name` is for messages."""
+        if not self.speaker_tokens:
+            text = strip_tokens(text)
+        try:
+            tokens = [*self.tokenizer.prompt, *self.tokenizer.encode(text), self.tokenizer.end]
+        except ValueError as error:
+            raise ValueError(f"session {name}: {error}") from None
+        if len(tokens) > self.max_tokens:
+            raise ValueError(
+                f"session {name}: its text has {len(tokens)} tokens, more than the {self.max_tokens} positions of the "
+                "decoder; cut it into shorter samples (`sortk clean`)"
+            )
+        return text, tokens
+
+    def frame_token_targets(self, words: Sequence[Segment], offset: float, n_frames: int) -> Numbers:
+        """(n_frames,): the token that is spoken; the tokens of a word share its time evenly.
+
+        Frames without a word have the padding token, frames with two words are NOT_KNOWN. Only `word_weight` uses it.
+        """
+        frame_tokens = np.full(n_frames, self.tokenizer.pad)
+        n_words = np.zeros(n_frames, np.int64)
+        for word in words:
+            first = max(round((word.start - offset) / FRAME_SECONDS), 0)
+            last = min(max(round((word.end - offset) / FRAME_SECONDS), first + 1), n_frames)
+            pieces = self.tokenizer.encode(word.text)
+            if first >= last or not pieces:
+                continue
+            frame_tokens[first:last] = np.array(pieces)[np.arange(last - first) * len(pieces) // (last - first)]
+            n_words[first:last] += 1
+        return np.where(n_words > 1, NOT_KNOWN, frame_tokens)
+
+    def speaker_targets(
+        self, segments: Sequence[Segment], words: Sequence[Segment], offset: float, n_frames: int
+    ) -> Targets:
+        """(n_frames, n_speakers): who speaks; columns in the order in which the transcript numbers the speakers."""
+        targets, names = frame_targets(segments, offset, n_frames, self.n_speakers)
+        order = arrival_order(words)
+        # A speaker without words comes after those with.
+        places = sorted(range(len(names)), key=lambda column: (order.get(names[column], len(order)), column))
+        return targets[:, [*places, *range(len(names), self.n_speakers)]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Segments in seconds -> a 0/1 matrix, one column per speaker
 
 
 def frame_targets(
@@ -40,14 +189,14 @@ def frame_targets(
     return targets, kept
 
 
-def frame_speakers(targets: Targets, names: Sequence[str], number_of: Mapping[str, int]) -> npt.NDArray[np.int64]:
+def frame_speakers(targets: Targets, names: Sequence[str], number_of: Mapping[str, int]) -> Numbers:
     """(n_frames,): the number of the speaker where exactly one speaks, NOBODY elsewhere."""
     numbers = np.array([number_of.get(name, NOBODY) for name in names] + [NOBODY] * (targets.shape[1] - len(names)))
     return np.where(targets.sum(axis=1) == 1, numbers[targets.argmax(axis=1)], NOBODY)
 
 
 def _cover(covered: npt.NDArray[np.float64], start: float, end: float) -> None:
-    """Adds the share of each frame that lies between start and end, in frames; two segments may share a frame."""
+    """Add the share of each frame that is between start and end, in frames; two segments may share a frame."""
     start, end = max(start, 0.0), min(end, float(len(covered)))
     if end <= start:
         return

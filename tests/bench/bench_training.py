@@ -20,8 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from sortk.models.frames import SAMPLE_RATE
 from sortk.models.sortformer import SIZES, Sortformer
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
-from sortk.training.batches import BatchLoader, ConversationSource
+from sortk.training.data import BatchLoader, SimulatedSource
 from sortk.training.losses import hybrid_loss, sort_loss
+from sortk.training.options import BatchLimit
+from sortk.training.targets import DiarizerLabels
 
 N_CLIPS, SECONDS = 4, 30
 NEMO_STEP_SECONDS, NEMO_GEMM_RATE = 24.0, 125e9  # FACTS.md: measured on one machine, one thread
@@ -95,8 +97,8 @@ def bench_data() -> None:
     options = SimulateOptions(seconds=30)
     with tempfile.TemporaryDirectory() as name:
         speakers = index_sources(find_sources(Path(name)), Path(name), options.sample_rate, map)
-        source = ConversationSource(Simulator(speakers, options, 0, "bench"), 4 * n_batches, 4, {})
-        loader = BatchLoader([source], batch_seconds, 0)
+        source = SimulatedSource(Simulator(speakers, options, 0, "bench"), 4 * n_batches, DiarizerLabels(4))
+        loader = BatchLoader([source], BatchLimit(seconds=batch_seconds), 0)
         list(loader.load_epoch(0))  # decodes what it needs, once
         began = time.perf_counter()
         loaded = sum(batch.seconds for batch in loader.load_epoch(1))

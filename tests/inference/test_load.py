@@ -36,8 +36,8 @@ from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.transformer import TransformerOptions
+from sortk.training.diarizer import build_diarizer, start_from
 from sortk.training.options import TrainDiarOptions
-from sortk.training.train_diar import build_diarizer, start_from
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nemo"
 SMALL = SortformerOptions(

@@ -162,7 +162,7 @@ def test_all_of_it_stays_on_the_device(training: bool, padded: bool) -> None:
         output = model(torch.randn(2, 32000), lengths)
         loss = diarization_loss(output, torch.zeros_like(output.logits))
         tensors = [*model.parameters(), *model.buffers(), output.logits, output.speaker_probs, output.embeddings]
-        tensors += [loss.total, loss.sort, loss.pil, loss.permutation, loss.order_right]
+        tensors += [loss.total, loss.sort, loss.pil, loss.permutation, loss.arrival_accuracy]
     assert {tensor.device.type for tensor in tensors} == {"cuda"}
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})
 from toys import ToySource, ToyTask
-from sortk.training.batches import BatchLoader
+from sortk.training.data import BatchLoader
 from sortk.training.loop import train
-from sortk.training.options import LoopOptions
+from sortk.training.options import BatchLimit, LoopOptions
 from sortk.training.processes import join_processes
 
 class OneBad(ToyTask):
@@ -29,7 +29,8 @@ options = LoopOptions(steps=12, learning_rate=1e-2, warmup_steps=2, log_every=1,
 with join_processes() as processes:
     task = OneBad()
     try:
-        train(task, BatchLoader([ToySource([0.8] * 4)], 1.6, 0), options, Path({out!r}), torch.device("cpu"))
+        loader = BatchLoader([ToySource([0.8] * 4)], BatchLimit(seconds=1.6), 0)
+        train(task, loader, options, Path({out!r}), torch.device("cpu"))
     except ValueError as error:
         weights = torch.cat([weight.detach().flatten() for weight in task.parameters()])
         line = f"{{bool(torch.isfinite(weights).all())}} {{error}}"

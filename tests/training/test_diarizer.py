@@ -12,9 +12,10 @@ from sortk.formats import audio, rttm
 from sortk.formats.model_folder import load_model
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Segment, Session
-from sortk.training.diarizer import count_errors, identify_frames
-from sortk.training.options import LoopOptions, PhaseOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.train_diar import TrainingData, build_diarizer, compare_frames, train_diarizer
+from sortk.training.diarizer import build_diarizer, count_errors, train_diarizer
+from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
+from sortk.training.phases import TrainingData
+from sortk.training.small_scale import speaker_loss, start_by_comparing
 
 
 def output_of(decided: list[list[int]]) -> SpeakerOutput:
@@ -27,19 +28,19 @@ def test_errors_counted_by_hand() -> None:
     targets = torch.tensor([[[1, 0], [1, 0], [1, 1], [0, 1], [0, 0]]], dtype=torch.float32)  # 5 speaker frames
     # the columns are swapped, one frame is missed, one is false
     errors = count_errors(output_of([[0, 1], [0, 0], [1, 1], [1, 0], [1, 0]]), targets)
-    assert (errors.spoken, errors.wrong, errors.n_sessions, errors.n_order_right) == (5.0, 2.0, 1, 0.0)
+    assert (errors.spoken, errors.wrong, errors.n_sessions, errors.n_in_order) == (5.0, 2.0, 1, 0.0)
     # as they are: frame 0 confused, 1 missed, 2 right, 3 confused, 4 false
-    assert errors.wrong_as_is == 4.0 and errors.der == pytest.approx(0.4)
+    assert errors.wrong_unmapped == 4.0 and errors.der == pytest.approx(0.4)
     right = count_errors(output_of(targets[0].int().tolist()), targets)
-    assert (right.wrong, right.wrong_as_is, right.n_order_right) == (0.0, 0.0, 1.0)
+    assert (right.wrong, right.wrong_unmapped, right.n_in_order) == (0.0, 0.0, 1.0)
 
 
 def test_identities_are_told_apart_by_angle() -> None:
     identities = torch.eye(3)
     embeddings = torch.tensor([[[9.0, 0, 0], [0, 0.1, 0], [0, 0, 5.0], [1.0, 0, 0]]])
-    loss, right = identify_frames(embeddings, identities, torch.tensor([[0, 1, 0, -1]]))
+    loss, right = speaker_loss(embeddings, identities, torch.tensor([[0, 1, 0, -1]]))
     assert float(right) == pytest.approx(2 / 3) and loss > 1
-    nothing, share = identify_frames(embeddings, identities, torch.full((1, 4), -1))
+    nothing, share = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
     assert float(nothing) == 0.0 and float(share) == 0.0
 
 
@@ -78,14 +79,14 @@ OPTIONS = TrainDiarOptions(
     n_speakers=2,
     global_speakers=True,
     encoder_warmup=WarmupOptions(steps=10, simulated=0.0),
-    phases=(PhaseOptions("diarize", speaker_weight=0.3, loop=LOOP),),
+    phases=(DiarPhaseOptions("diarize", speaker_weight=0.3, loop=LOOP),),
 )
 
 
 def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 8)
     scores = train_diarizer(TrainingData(sessions, sessions), OPTIONS, 0, tmp_path / "out")
-    assert scores["der"] < 0.1 and scores["order_right"] >= 0.75
+    assert scores["der"] < 0.1 and scores["arrival_accuracy"] >= 0.75
     weights, config = load_model(tmp_path / "out" / "model")
     model, rebuilt = build_diarizer(OPTIONS)
     model.load_state_dict(weights)
@@ -94,7 +95,7 @@ def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
 
 def test_new_attention_compares_frames() -> None:
     model, _ = build_diarizer(OPTIONS)
-    compare_frames(model)
+    start_by_comparing(model)
     x = torch.randn(1, 20, 96)
     attention = model.transformer.layers[0].attention
     scores = attention.query(x) @ attention.key(x).transpose(1, 2)
@@ -106,13 +107,13 @@ def test_the_baselines_train_too(tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 4)
     loop = replace(LOOP, steps=2, validate_every=2)
     for name in ("eend-sa", "eend-eda"):
-        options = TrainDiarOptions(model=name, n_speakers=2, phases=(PhaseOptions(loop=loop),))
+        options = TrainDiarOptions(model=name, n_speakers=2, phases=(DiarPhaseOptions(loop=loop),))
         scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name)
         assert np.isfinite(scores["der"])
 
 
 def test_a_phase_that_simulates_needs_sources(tmp_path: Path) -> None:
-    options = replace(OPTIONS, phases=(PhaseOptions(simulated=0.5, loop=LOOP),))
+    options = replace(OPTIONS, phases=(DiarPhaseOptions(simulated=0.5, loop=LOOP),))
     sessions = make_sessions(tmp_path, 2)
     with pytest.raises(ValueError, match="phase 'train' simulates on the fly, but there are no sources"):
         train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out")

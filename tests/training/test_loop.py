@@ -14,10 +14,10 @@ import torch
 from toys import ToySource, ToyTask
 
 from sortk.formats.files import FormatError
-from sortk.training.batches import BatchLoader
+from sortk.training.data import BatchLoader
 from sortk.training.loop import train
 from sortk.training.optimizer import learning_rate
-from sortk.training.options import LoopOptions
+from sortk.training.options import BatchLimit, LoopOptions
 from sortk.training.signals import TrainingStopped
 
 OPTIONS = LoopOptions(steps=20, learning_rate=1e-2, warmup_steps=4, validate_every=5, checkpoint_every=5, log_every=1)
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def toy_loader() -> BatchLoader:
-    return BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], batch_seconds=3.2, seed=0)
+    return BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], BatchLimit(seconds=3.2), seed=0)
 
 
 def read_log(out: Path) -> list[dict[str, float]]:
@@ -92,7 +92,7 @@ def test_sigterm_saves_and_stops(tmp_path: Path, toy_loader: BatchLoader) -> Non
             return super().forward(batch)
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(TrainingStopped, match="at step 8; run the same command again"):
+    with pytest.raises(TrainingStopped, match="at step 8, with a checkpoint; run the same command again"):
         train(Terminated(), toy_loader, OPTIONS, tmp_path / "stopped", CPU)
     assert signal.getsignal(signal.SIGTERM) == before
     resumed, undisturbed = run(tmp_path / "stopped", toy_loader), run(tmp_path / "whole", toy_loader)
@@ -111,7 +111,7 @@ def test_accumulation_equals_a_larger_batch(tmp_path: Path) -> None:
             super().__init__()
             self.model.layers[1] = torch.nn.Identity()
 
-    halves, whole = (BatchLoader([ToySource([0.8] * 8)], seconds, seed=0) for seconds in (3.2, 6.4))
+    halves, whole = (BatchLoader([ToySource([0.8] * 8)], BatchLimit(seconds=seconds), seed=0) for seconds in (3.2, 6.4))
     one, two = NoDropout(), NoDropout()
     common = {"steps": 1, "learning_rate": 1e-2, "warmup_steps": 1}
     train(one, whole, LoopOptions(**common), tmp_path / "one", CPU)
@@ -122,14 +122,18 @@ def test_accumulation_equals_a_larger_batch(tmp_path: Path) -> None:
 def test_an_epoch_with_fewer_batches_than_an_update_goes_on(tmp_path: Path) -> None:
     task = ToyTask()
     progress = train(
-        task, BatchLoader([ToySource([0.8] * 3)], 1.0, 0), LoopOptions(steps=3, accumulate=2), tmp_path, CPU
+        task,
+        BatchLoader([ToySource([0.8] * 3)], BatchLimit(seconds=1.0), 0),
+        LoopOptions(steps=3, accumulate=2),
+        tmp_path,
+        CPU,
     )
     assert (progress.epoch, progress.batch) == (1, 2)  # updates of 2, 1 and 2 batches
 
 
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to learn from"):
-        train(ToyTask(), BatchLoader([ToySource([])], 1.0, 0), OPTIONS, tmp_path, CPU)
+        train(ToyTask(), BatchLoader([ToySource([])], BatchLimit(seconds=1.0), 0), OPTIONS, tmp_path, CPU)
 
 
 class BadSteps(ToyTask):
@@ -195,7 +199,7 @@ def test_of_accumulated_batches_the_bad_one_is_named(tmp_path: Path) -> None:
             self.bad = batch.names if self.calls == 2 else self.bad if self.calls > 2 else ()
             return loss * (math.inf if self.calls == 2 else 1.0), about
 
-    task, loader = OneBad(), BatchLoader([ToySource([0.8] * 8)], 1.6, seed=0)
+    task, loader = OneBad(), BatchLoader([ToySource([0.8] * 8)], BatchLimit(seconds=1.6), seed=0)
     train(task, loader, replace(OPTIONS, steps=1, accumulate=4), tmp_path, CPU)
     (line,) = [line for line in read_log(tmp_path) if "skipped" in line]
     assert tuple(line["examples"]) == task.bad and len(task.bad) == 2

@@ -59,7 +59,7 @@ def test_losses_by_hand() -> None:
     assert loss.sort.item() == pytest.approx((4 * wrong + 2 * right) / 6)
     assert loss.pil.item() == pytest.approx(right)
     assert loss.permutation.tolist() == [[0, 1]]  # PIL pairs output 0 with speaker 0, who arrived second
-    assert loss.order_right.item() == 0.0
+    assert loss.arrival_accuracy.item() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_each_sample_counts_the_same_whatever_its_length() -> None:
         torch.testing.assert_close(loss(logits, targets, torch.tensor(lengths)), torch.stack(alone).mean())
     together = hybrid_loss(logits, targets, torch.tensor(lengths))
     parts = [hybrid_loss(logits[b : b + 1, :n], targets[b : b + 1, :n]) for b, n in enumerate(lengths)]
-    for field in ("total", "sort", "pil", "order_right"):
+    for field in ("total", "sort", "pil", "arrival_accuracy"):
         expected = torch.stack([getattr(part, field) for part in parts]).mean()
         torch.testing.assert_close(getattr(together, field), expected)
     assert together.permutation.tolist() == [part.permutation[0].tolist() for part in parts]
@@ -109,11 +109,11 @@ def test_padding_has_no_gradient() -> None:
 def test_order_is_right_when_pil_agrees_with_arrival() -> None:
     targets = torch.tensor([[[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]]).repeat(2, 1, 1)  # arrival 1, 0; 2 never speaks
     sorted_logits = 20 * permute_speakers(targets, torch.tensor([[1, 0, 2]] * 2)) - 10
-    assert hybrid_loss(sorted_logits, targets).order_right.item() == 1.0
+    assert hybrid_loss(sorted_logits, targets).arrival_accuracy.item() == 1.0
     sorted_logits[1] = sorted_logits[1].flip(1)
-    assert hybrid_loss(sorted_logits, targets).order_right.item() == 0.5
+    assert hybrid_loss(sorted_logits, targets).arrival_accuracy.item() == 0.5
     # A model that knows nothing has all permutations equal: the order of arrival is given the benefit of the doubt.
-    assert hybrid_loss(torch.zeros(2, 2, 3), targets).order_right.item() == 1.0
+    assert hybrid_loss(torch.zeros(2, 2, 3), targets).arrival_accuracy.item() == 1.0
 
 
 def test_targets_may_be_truth_values() -> None:
@@ -273,7 +273,7 @@ def test_the_model_decides_on_the_loss() -> None:
 
 
 def all_tensors(loss: DiarizationLoss) -> list[Tensor]:
-    return [loss.total, loss.sort, loss.pil, loss.permutation, loss.order_right]
+    return [loss.total, loss.sort, loss.pil, loss.permutation, loss.arrival_accuracy]
 
 
 @pytest.mark.parametrize("n_speakers", range(1, 7))
@@ -307,5 +307,5 @@ def test_errors_are_sentences() -> None:
     for loss in (sort_loss, pil_loss, hybrid_loss):
         with pytest.raises(ValueError, match=r"logits of shape \(3, 20, 3\) do not fit targets of shape \(3, 19, 3\)"):
             loss(logits, targets[:, 1:])
-    with pytest.raises(ValueError, match="alpha must be from 0 to 1, not 2"):
+    with pytest.raises(ValueError, match="alpha must be from 0 to 1, got 2"):
         hybrid_loss(logits, targets, alpha=2)

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sortk.training.batches import Batch, Example
+from sortk.training.data import Batch
+from sortk.training.loop import Task
+from sortk.training.targets import Example
 
 
 class ToySource:
@@ -31,13 +33,12 @@ class ToySource:
         return Example(f"{epoch}-{index}", samples, targets, np.full(n_frames, -1))
 
 
-class ToyTask(nn.Module):
+class ToyTask(Task):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.model = nn.Module()
         self.model.layers = nn.Sequential(nn.Linear(1, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 1))
-        self.progress = 0.0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         frames = batch.samples[:, ::1280, None]

@@ -12,19 +12,13 @@ from sortk.formats.sst import SstOptions, parse_sst, strip_tokens
 from sortk.formats.tokens import train_tokenizer
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
 from sortk.records import Segment, Session, Source
-from sortk.training.asr_batches import (
-    NOT_KNOWN,
-    AsrBatch,
-    AsrLoader,
-    SampleSource,
-    SpokenSource,
-    Transcription,
-    collate_asr,
-    find_end,
-)
+from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, collate, find_end
+from sortk.training.options import BatchLimit
+from sortk.training.targets import NOT_KNOWN, AsrLabels
 
 TOKENIZER = train_tokenizer(["one two three one two three"], 40, n_speakers=2)
-WRITING = Transcription(TOKENIZER, 2, SstOptions(), max_tokens=60)
+LABELS = AsrLabels(TOKENIZER, 2, SstOptions(), max_tokens=60)
+WITH_TURNS = replace(LABELS, needs_turns=True)
 PAD = TOKENIZER.pad
 
 
@@ -35,13 +29,13 @@ def word(text: str, speaker: str, start: float, end: float) -> Segment:
 def test_frames_name_the_pieces_of_their_word() -> None:
     pieces = TOKENIZER.encode("three")
     words = [word("three", "ann", 1.0 + 0.08, 1.0 + 0.08 * (1 + 2 * len(pieces)))]
-    named = WRITING.name_frames(words, 1.0, 2 * len(pieces) + 3)
+    named = LABELS.frame_token_targets(words, 1.0, 2 * len(pieces) + 3)
     assert named.tolist() == [PAD, *np.repeat(pieces, 2).tolist(), PAD, PAD]
 
 
 def test_frames_with_two_words_name_neither() -> None:
     words = [word("one", "ann", 0.0, 0.32), word("two", "bob", 0.16, 0.48)]
-    named = WRITING.name_frames(words, 0.0, 8)
+    named = LABELS.frame_token_targets(words, 0.0, 8)
     assert named[2:4].tolist() == [NOT_KNOWN] * 2 and named[6:].tolist() == [PAD] * 2
     assert NOT_KNOWN not in named[[0, 1, 4, 5]]
 
@@ -51,19 +45,20 @@ def test_who_speaks_is_in_the_order_of_the_transcript() -> None:
     segments = [word("", "bob", 0.0, 0.16), word("", "ann", 0.16, 0.32), word("", "bob", 0.32, 0.48)]
     words = [word("one", "ann", 0.16, 0.32), word("two", "bob", 0.32, 0.48)]
     ann, bob = [0, 0, 1, 1, 0, 0], [1, 1, 0, 0, 1, 1]
-    assert WRITING.say_who(segments, words, 0.0, 6).T.tolist() == [ann, bob]
-    assert WRITING.say_who(segments, [], 0.0, 6).T.tolist() == [bob, ann]
-    assert WRITING.say_who(segments[:1], [], 0.0, 6).T.tolist() == [[1, 1, 0, 0, 0, 0], [0] * 6]
+    assert LABELS.speaker_targets(segments, words, 0.0, 6).T.tolist() == [ann, bob]
+    assert LABELS.speaker_targets(segments, [], 0.0, 6).T.tolist() == [bob, ann]
+    assert LABELS.speaker_targets(segments[:1], [], 0.0, 6).T.tolist() == [[1, 1, 0, 0, 0, 0], [0] * 6]
 
 
 def test_samples_become_batches(tmp_path: Path) -> None:
     sessions = make_samples(tmp_path, 3)
     sessions[2] = replace(sessions[2], duration=0.64, text="<spk0> one")
-    source = SampleSource(sessions, WRITING, needs_truth=True)
-    examples = [source.load_asr(n, 0) for n in range(3)]
-    assert source.load(0, 0).name == "s0"
-    batch = collate_asr(examples).to(torch.device("cpu"))
-    assert isinstance(batch, AsrBatch) and batch.texts == tuple(example.text for example in examples)
+    source = RecordedSource(sessions, WITH_TURNS)
+    examples = [source.load(n, 0) for n in range(3)]
+    assert examples[0].name == "s0"
+    batch = collate(examples).to(torch.device("cpu"))
+    assert batch.tokens is not None and batch.frame_tokens is not None
+    assert batch.texts == tuple(example.text for example in examples)
     assert batch.tokens.shape[0] == 3 and batch.frame_tokens.shape == batch.targets.shape[:2] == (3, 12)
     assert batch.lengths is not None and batch.lengths.tolist() == [15360, 15360, 10240]
     for row, session in zip(batch.tokens.tolist(), sessions, strict=True):
@@ -75,20 +70,20 @@ def test_samples_become_batches(tmp_path: Path) -> None:
 
 def test_an_empty_transcript_is_an_end_and_nothing_else(tmp_path: Path) -> None:
     session = replace(make_samples(tmp_path, 1)[0], text="")
-    example = SampleSource([session], WRITING, needs_truth=False).load_asr(0, 0)
+    example = RecordedSource([session], LABELS).load(0, 0)
     assert example.tokens == [*TOKENIZER.prompt, TOKENIZER.end]
 
 
 def test_speaker_tokens_can_be_left_out(tmp_path: Path) -> None:
-    plain = replace(WRITING, speaker_tokens=False)
-    assert plain.write("s", "<spk0> one <spk1> two")[0] == "one two"
+    plain = replace(LABELS, speaker_tokens=False)
+    assert plain.tokenize("s", "<spk0> one <spk1> two")[0] == "one two"
 
 
 def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> None:
-    source = SampleSource(make_samples(tmp_path, 4), WRITING, needs_truth=False)
-    batches = [list(AsrLoader([source], 2.0, 0, n_workers).load_epoch(0)) for n_workers in (0, 1)]
+    source = RecordedSource(make_samples(tmp_path, 4), LABELS)
+    batches = [list(BatchLoader([source], BatchLimit(seconds=2.0), 0, n_workers).load_epoch(0)) for n_workers in (0, 1)]
     for one, other in zip(*batches, strict=True):
-        assert isinstance(one, AsrBatch) and isinstance(other, AsrBatch)
+        assert one.tokens is not None and other.tokens is not None
         assert one.texts == other.texts and torch.equal(one.tokens, other.tokens)
 
 
@@ -104,11 +99,11 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     ]
     options = SimulateOptions(seconds=12, min_speakers=2, max_speakers=2)
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
-    writing = replace(WRITING, max_tokens=100)
-    source = SpokenSource(simulator, 3, writing)
+    labels = replace(LABELS, max_tokens=100)
+    source = SimulatedSource(simulator, 3, labels)
     assert (len(source), source.seconds(0)) == (3, 12)
-    example, again, later = source.load_asr(1, 0), source.load_asr(1, 0), source.load_asr(1, 1)
-    assert example.text == again.text and np.array_equal(example.example.samples, again.example.samples)
+    example, again, later = source.load(1, 0), source.load(1, 0), source.load(1, 1)
+    assert example.text == again.text and np.array_equal(example.samples, again.samples)
     assert example.text != later.text  # another epoch, another conversation
     plan = simulator.plan(1)
     words = sorted(plan.words(), key=lambda word: word.start)
@@ -117,14 +112,14 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     order = list(dict.fromkeys(word.speaker for word in words))
     assert [speaker for speaker, _ in spoken] == [order.index(word.speaker) for word in words]
     assert example.tokens == [*TOKENIZER.prompt, *TOKENIZER.encode(example.text), TOKENIZER.end]
-    first_frames = example.example.targets.argmax(axis=0).tolist()
+    first_frames = example.targets.argmax(axis=0).tolist()
     assert first_frames == sorted(first_frames)
-    shorter = SpokenSource(simulator, 3, writing, min_seconds=2.0).load_asr(1, 0)
-    n_samples, n_spoken = len(shorter.example.samples), len(parse_sst(shorter.text, "word"))
+    shorter = SimulatedSource(simulator, 3, labels, min_seconds=2.0).load(1, 0)
+    n_samples, n_spoken = len(shorter.samples), len(parse_sst(shorter.text, "word"))
     assert 2 * 16000 <= n_samples < 12 * 16000 and parse_sst(shorter.text, "word") == spoken[:n_spoken]
     assert all(word.end <= n_samples / 16000 + 1e-4 for word in words[:n_spoken])
     assert all(word.end > n_samples / 16000 for word in words[n_spoken:])
-    assert len(shorter.frame_tokens) == len(shorter.example.targets) == -(-(n_samples // 160) // 8)
+    assert len(shorter.frame_tokens) == len(shorter.targets) == -(-(n_samples // 160) // 8)
     middle = int((words[0].start + words[0].end) / 2 / 0.08)
     assert example.frame_tokens[middle] in TOKENIZER.encode(words[0].text)
 
@@ -140,12 +135,12 @@ def test_simulated_speech_is_cut_between_words() -> None:
 def test_what_cannot_be_learned_from_is_named(tmp_path: Path) -> None:
     session = make_samples(tmp_path, 1)[0]
 
-    def refuse(sentence: str, needs_truth: bool = True, **changed: object) -> None:
+    def refuse(sentence: str, **changed: object) -> None:
         with pytest.raises(ValueError, match=sentence):
-            SampleSource([replace(session, **changed)], WRITING, needs_truth).load_asr(0, 0)  # type: ignore[arg-type]
+            RecordedSource([replace(session, **changed)], WITH_TURNS).load(0, 0)  # type: ignore[arg-type]
 
-    refuse("session s0 has no text, so nothing can be learned from it", text=None)
+    refuse("session s0 has no text, which training requires", text=None)
     refuse("session s0 has no duration", duration=None)
-    refuse("session s0 names no RTTM, so that who speaks is not known", rttm_path=None)
+    refuse('session s0 has no rttm_filepath, which supervision = "truth" requires', rttm_path=None)
     refuse("session s0: the text holds '<spk7>', but this tokenizer knows 2 speakers", text="<spk7> one")
-    refuse("session s0: its text has .* tokens, more than the 60 that the decoder can count", text="one " * 60)
+    refuse("session s0: its text has .* tokens, more than the 60 positions of the decoder", text="one " * 60)

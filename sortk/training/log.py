@@ -1,4 +1,4 @@
-"""What a training says of itself: log.jsonl, a bar or lines of progress, what was unusual about an update."""
+"""What a training reports: log.jsonl, a progress bar or lines, unusual updates."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TrainingLog:
 
 
 class _NoLog(contextlib.AbstractContextManager["_NoLog"]):
-    """Of the processes that do not lead."""
+    """The log of the processes other than rank 0."""
 
     def __exit__(self, *about: object) -> None: ...
     def write(self, step: int, numbers: dict[str, float]) -> None: ...

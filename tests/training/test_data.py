@@ -13,40 +13,44 @@ from sortk.corpora.espeak import EspeakOptions, prepare
 from sortk.formats import audio, rttm
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources, name_voice
 from sortk.records import Segment, Session
-from sortk.training.batches import (
-    BatchLoader,
-    ConversationSource,
-    SessionSource,
-    plan_epoch,
-)
+from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, plan_epoch
+from sortk.training.options import BatchLimit
+from sortk.training.targets import DiarizerLabels
+
+MINUTE = BatchLimit(seconds=60.0)
 
 
 def test_every_example_is_in_one_batch_of_the_right_length() -> None:
     sources = [ToySource([10.0] * 7 + [30.0] * 5), ToySource([20.0] * 6)]
-    plan = plan_epoch(sources, 60.0, seed=0, epoch=0)
+    plan = plan_epoch(sources, MINUTE, seed=0, epoch=0)
     assert sorted(place for batch in plan for place in batch) == [(0, i) for i in range(12)] + [
         (1, i) for i in range(6)
     ]
     for batch in plan:
         assert len(batch) * max(sources[s].seconds(i) for s, i in batch) <= 60.0
-    assert plan == plan_epoch(sources, 60.0, seed=0, epoch=0)
-    assert plan != plan_epoch(sources, 60.0, seed=0, epoch=1) and plan != plan_epoch(sources, 60.0, seed=1, epoch=0)
+    assert plan == plan_epoch(sources, MINUTE, seed=0, epoch=0)
+    assert plan != plan_epoch(sources, MINUTE, seed=0, epoch=1) and plan != plan_epoch(
+        sources, BatchLimit(seconds=60.0), seed=1, epoch=0
+    )
 
 
 def test_an_example_longer_than_a_batch_is_a_batch() -> None:
-    assert plan_epoch([ToySource([90.0, 5.0])], 60.0, 0, 0) in ([[(0, 0)], [(0, 1)]], [[(0, 1)], [(0, 0)]])
+    assert plan_epoch([ToySource([90.0, 5.0])], MINUTE, 0, 0) in (
+        [[(0, 0)], [(0, 1)]],
+        [[(0, 1)], [(0, 0)]],
+    )
 
 
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_an_epoch_can_be_entered_anywhere(n_workers: int) -> None:
-    loader = BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], 3.2, seed=0, n_workers=n_workers)
+    loader = BatchLoader([ToySource([0.8] * 10 + [1.6] * 6)], BatchLimit(seconds=3.2), seed=0, n_workers=n_workers)
     whole, tail = list(loader.load_epoch(3)), list(loader.load_epoch(3, first=2))
     assert [batch.names for batch in whole[2:]] == [batch.names for batch in tail]
     assert all(torch.equal(a.samples, b.samples) for a, b in zip(whole[2:], tail, strict=True))
 
 
 def test_shares_of_a_batch_are_disjoint_and_whole() -> None:
-    whole, half = (BatchLoader([ToySource([0.8] * 16)], seconds, seed=0) for seconds in (6.4, 3.2))
+    whole, half = (BatchLoader([ToySource([0.8] * 16)], BatchLimit(seconds=seconds), seed=0) for seconds in (6.4, 3.2))
     shares = half.load_epoch(0, 0, 0, 2), half.load_epoch(0, 0, 1, 2)
     for batch, first, second in zip(whole.load_epoch(0), *shares, strict=True):
         assert first.n_in_all == second.n_in_all == batch.n_in_all == len(batch.names)
@@ -61,7 +65,7 @@ def make_session(folder: Path, seconds: float = 8.0) -> Session:
 
 
 def test_a_whole_session_and_its_targets(tmp_path: Path) -> None:
-    source = SessionSource([make_session(tmp_path)], n_speakers=3, max_seconds=90.0, seed=0, number_of={"x": 5})
+    source = RecordedSource([make_session(tmp_path)], DiarizerLabels(3, {"x": 5}), max_seconds=90.0)
     example = source.load(0, epoch=0)
     assert len(example.samples) == 8 * 16000 and example.targets.shape == (100, 3)
     assert example.targets.sum(axis=0).tolist() == [26, 63, 0]  # 1.0, 3.0 and 7.0 s halve frames 12, 37 and 87
@@ -69,15 +73,15 @@ def test_a_whole_session_and_its_targets(tmp_path: Path) -> None:
 
 
 def test_a_long_session_gives_another_window_every_epoch(tmp_path: Path) -> None:
-    source = SessionSource([make_session(tmp_path)], 2, max_seconds=2.0, seed=0)
+    source = RecordedSource([make_session(tmp_path)], DiarizerLabels(2), max_seconds=2.0)
     first, again, other = source.load(0, 0), source.load(0, 0), source.load(0, 1)
     assert source.seconds(0) == 2.0 and len(first.samples) == 32000
     assert np.array_equal(first.samples, again.samples) and not np.array_equal(first.samples, other.samples)
 
 
 def test_a_session_without_rttm_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="session b names no RTTM"):
-        SessionSource([Session("b", tmp_path / "b.flac", duration=1.0)], 4, 90.0, 0)
+    with pytest.raises(ValueError, match="session b has no rttm_filepath, which training requires"):
+        RecordedSource([Session("b", tmp_path / "b.flac", duration=1.0)], DiarizerLabels(4))
 
 
 @pytest.mark.parametrize("n_workers", [0, 1])
@@ -85,13 +89,13 @@ def test_bad_audio_is_named_in_one_sentence(tmp_path: Path, n_workers: int) -> N
     session = make_session(tmp_path)
     soundfile.write(tmp_path / "nan.wav", np.full(16000, np.nan, np.float32), 16000, subtype="FLOAT")
     bad = replace(session, audio_path=tmp_path / "nan.wav", duration=1.0)
-    loader = BatchLoader([SessionSource([bad], 2, 90.0, 0)], 10.0, 0, n_workers)
+    loader = BatchLoader([RecordedSource([bad], DiarizerLabels(2))], BatchLimit(seconds=10.0), 0, n_workers)
     with pytest.raises(ValueError, match=r"^\S+nan\.wav: holds samples that are not finite numbers$"):
         list(loader.load_epoch(0))
 
 
 def test_a_session_without_one_frame_is_named(tmp_path: Path) -> None:
-    source = SessionSource([replace(make_session(tmp_path), duration=0.005)], 2, 90.0, 0)
+    source = RecordedSource([replace(make_session(tmp_path), duration=0.005)], DiarizerLabels(2))
     with pytest.raises(ValueError, match=r"^session a has 80 samples at 0\.0 s: not one frame$"):
         source.load(0, 0)
 
@@ -101,13 +105,13 @@ def test_conversations_name_the_voices_in_them(tmp_path: Path) -> None:
     options = SimulateOptions(seconds=9, min_speakers=2, max_speakers=2, speeds=(1.0, 0.9))
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "fly")
     number_of = {name_voice(source.speaker, speed): 7 if speed == 1 else 8 for source in found for speed in (1, 0.9)}
-    source = ConversationSource(simulator, 4, 2, number_of)
+    source = SimulatedSource(simulator, 4, DiarizerLabels(2, number_of))
     examples = [source.load(index, epoch=0) for index in range(4)]
     assert all(len(example.samples) == 9 * 16000 and len(example.targets) == 113 for example in examples)
     assert {number for example in examples for number in example.speakers} == {-1, 7, 8}
 
 
 def test_padding_is_marked(tmp_path: Path) -> None:
-    [batch] = BatchLoader([ToySource([0.8, 0.88])], 10.0, seed=0).load_epoch(0)
+    [batch] = BatchLoader([ToySource([0.8, 0.88])], BatchLimit(seconds=10.0), seed=0).load_epoch(0)
     assert batch.lengths is not None and sorted(batch.lengths.tolist()) == [12800, 14080]
     assert batch.targets.shape == (2, 11, 2) and batch.seconds == pytest.approx(1.68)

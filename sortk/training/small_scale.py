@@ -1,0 +1,75 @@
+"""Not the paper's: what models need that start from random weights and learn for minutes on little data.
+
+The paper starts from pretrained models (NEST, Canary), which already distinguish voices and know words. Without them:
+
+    encoder warm-up     the encoder first learns to name the speakers of the training data, frame by frame
+    speaker_weight      this goes on beside diarization, with a weight that falls to 0
+    start_by_comparing  new attention first compares frames
+    word_weight         the states of the ASR also name the token that is spoken in each frame
+
+All are off by default, as are Muon (`muon.py`) and the scaling of the speaker kernels (`kernel_scale`, `keep_norm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sortk.formats.annotation import prefer_rttm, recorded_segments
+from sortk.models.fastconformer import RelativeAttention
+from sortk.models.transformer import SelfAttention
+from sortk.prepare.pieces import SpeakerIndex
+from sortk.prepare.simulate import name_voice
+from sortk.records import Session
+from sortk.training.targets import NOBODY
+
+COSINE_SCALE = 20.0  # of the logits of the speaker classifier
+COMPARING_SCALE = 1.5  # of queries and keys, so that the resemblance of frames decides from the start
+
+
+def number_voices(
+    sessions: Sequence[Session], speakers: Sequence[SpeakerIndex], speeds: Iterable[float]
+) -> dict[str, int]:
+    """Return a number for every speaker of the training data, and for each one played at another speed."""
+    names = {segment.speaker for session in sessions for segment in recorded_segments(prefer_rttm(session))}
+    names |= {name_voice(speaker.speaker, speed) for speaker in speakers for speed in {1.0, *speeds}}
+    return {name: number for number, name in enumerate(sorted(names))}
+
+
+def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine softmax over all speakers of the training data, for the frames in which one speaks alone.
+
+    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, and the share of frames that are right:
+    means over the frames of each sample, then over the batch.
+    """
+    known = speakers != NOBODY
+    weights = (known / known.sum(dim=1, keepdim=True).clamp(min=1) / len(known))[known]
+    embeddings, speakers = functional.normalize(embeddings[known].float(), dim=1), speakers[known]
+    logits = COSINE_SCALE * embeddings @ functional.normalize(identities, dim=1).T
+    loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
+    return loss, (logits.argmax(dim=1) == speakers).float() @ weights
+
+
+@torch.no_grad()
+def start_by_comparing(model: nn.Module) -> None:
+    """Give new attention equal queries and keys: it attends to frames that resemble the one that asks.
+
+    On top of frames that distinguish voices, that is a first guess of who speaks, from which sorting is learned sooner.
+    """
+    for part in model.modules():
+        if isinstance(part, SelfAttention):
+            query, key = part.query, part.key
+        elif isinstance(part, RelativeAttention):
+            query, key = part.linear_q, part.linear_k
+        else:
+            continue
+        query.weight.mul_(COMPARING_SCALE)
+        key.load_state_dict(query.state_dict())
+
+
+def build_token_head(d_model: int, n_tokens: int) -> nn.Module:
+    """Return the layer that names, from a state of the ASR, the token that is spoken in its frame."""
+    return nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, n_tokens))
