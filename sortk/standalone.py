@@ -129,10 +129,17 @@ def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jo
     build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
 
 
-def sst_file(seglst: Path, manifest_path: Path | None, options: SstOptions, out: Path, run_jobs: RunJobs) -> None:
+def sst_file(
+    seglst: Path,
+    manifest_path: Path | None,
+    transcripts: Path | None,
+    options: SstOptions,
+    out: Path,
+    run_jobs: RunJobs,
+) -> None:
     """`sortk sst`."""
     if manifest_path is not None:
-        serialize_manifest(manifest_path, seglst, options, out, run_jobs)
+        serialize_manifest(manifest_path, seglst, options, out, run_jobs, transcripts=transcripts)
     else:
         log.info("%s: %s", out.name, write_sst(seglst, out, options, run_jobs))
     shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left

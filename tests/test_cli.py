@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from sortk import __version__
 from sortk.cli import main
 from sortk.formats import audio, manifest, rttm, seglst, sources
+from sortk.records import Segment, Session
 
 
 def sortk(*arguments: object) -> Result:
@@ -154,12 +155,12 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0 and "hours" in result.stderr, result.output
     assert sortk("timestamps", "--seglst", tmp_path / "clean" / "seglst", "--out", tmp_path / "words").exit_code == 0
-    for level in ("word", "segment", "sot", "dom-sot"):
+    for level in ("word", "segment", "change", "sot", "dom-sot"):
         out = tmp_path / f"{level}.jsonl"
         assert sortk("sst", "--seglst", tmp_path / "words", "--out", out, "--level", level).exit_code == 0
         lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         assert len(lines) == 2 and all(
-            line["text"].startswith("<spk0> ") == (level in ("word", "segment")) for line in lines
+            line["text"].startswith("<spk0> ") == (level in ("word", "segment", "change")) for line in lines
         )
     samples = tmp_path / "clean" / "asr" / "manifest.jsonl"
     command = ("sst", "--seglst", tmp_path / "words", "--manifest", samples, "--out", tmp_path / "samples.jsonl")
@@ -173,6 +174,34 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
         sortk(
             "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "x", "--diarizer", "model"
         )
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        ("word", "<spk0> well <spk0> i <spk1> yes <spk0> think <spk0> so"),
+        ("segment", "<spk0> well i think <spk1> yes <spk0> so"),
+        ("change", "<spk0> well i <spk1> yes <spk0> think so"),
+        ("sot", "well i think <cs> yes <cs> so"),
+        ("dom-sot", "well i think so <cs> yes"),
+    ],
+)
+def test_the_dialogue_of_the_documentation_at_every_level(level: str, text: str, tmp_path: Path) -> None:
+    entries = [("amy", 0.0, 3.0, "well i think"), ("bob", 1.4, 1.9, "yes"), ("amy", 3.2, 3.6, "so")]
+    seglst.write(tmp_path / "in" / "m.json", [Segment("m", *entry) for entry in entries])
+    assert sortk("timestamps", "--seglst", tmp_path / "in", "--out", tmp_path / "words").exit_code == 0
+    manifest.write(tmp_path / "m.jsonl", [Session("m", tmp_path / "m.flac", seglst_path=tmp_path / "in" / "m.json")])
+    command = ("sst", "--seglst", tmp_path / "words", "--manifest", tmp_path / "m.jsonl", "--level", level)
+    result = sortk(*command, "--transcripts", tmp_path / "in", "--out", tmp_path / "sst.jsonl")
+    assert result.exit_code == 0, result.output
+    [sample] = manifest.read(tmp_path / "sst.jsonl")
+    assert (sample.text, sample.num_speakers) == (text, 2)
+    assert (
+        "--transcripts needs --manifest"
+        in sortk(
+            "sst", "--seglst", tmp_path / "words", "--transcripts", tmp_path / "in", "--out", tmp_path / "x.jsonl"
+        ).stderr
     )
 
 

@@ -192,6 +192,7 @@ def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: 
 @click.command()
 @click.option("--seglst", type=FILE, required=True, help="Words: a SegLST file, or a folder of them.")
 @click.option("--manifest", "manifest_path", type=FILE, help="Samples of these recordings (asr/ of clean).")
+@click.option("--transcripts", type=FILE, help="With --manifest: the folder of segments the words were taken from.")
 @click.option("--out", type=FILE, required=True, help="The file to write.")
 @click.option(
     "--level",
@@ -204,6 +205,7 @@ def timestamps(seglst: Path, out: Path, lang: str | None, rule: str | None, nj: 
 def sst(
     seglst: Path,
     manifest_path: Path | None,
+    transcripts: Path | None,
     out: Path,
     level: str | None,
     overrides: Sequence[str],
@@ -222,5 +224,7 @@ def sst(
     from sortk.formats.sst import SstOptions
     from sortk.standalone import sst_file
 
+    if transcripts is not None and manifest_path is None:
+        raise click.UsageError("--transcripts needs --manifest; without it, give the transcripts as --seglst")
     options = typed_options(SstOptions, overrides, **given_only({"level": level}))
-    sst_file(seglst, manifest_path, options, out, choose_cluster(cluster, nj, Folder(out)))
+    sst_file(seglst, manifest_path, transcripts, options, out, choose_cluster(cluster, nj, Folder(out)))

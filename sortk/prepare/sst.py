@@ -140,7 +140,7 @@ def _serialize_recording(
 ) -> list[Session]:
     path, sessions = recording
     tracks, annotated = _read_tracks(path), dict[str, Track]()
-    if transcripts and (transcripts / path.name).is_file():
+    if transcripts and options.segments == "annotated" and (transcripts / path.name).is_file():
         annotated = _read_tracks(transcripts / path.name)
     serialized = []
     for session in sessions:
