@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from sortk.corpora.options import PrepareOptions
 from sortk.corpora.registry import prepare_corpus
 from sortk.folders import find_commit, write_json
+from sortk.formats.files import quote
 from sortk.formats.sst import SstOptions
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.prepare.simulate import SimulateOptions
@@ -400,13 +401,13 @@ STAGES = (
 )
 
 
-def find_stage(number: int) -> Stage:
-    """The stage of that number."""
+def find_stage(number_or_name: int | str) -> Stage:
+    """Return the stage of that number ("5") or name ("train-diar")."""
     for stage in STAGES:
-        if stage.number == number:
+        if str(number_or_name) in (str(stage.number), stage.name):
             return stage
     known = ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
-    raise ValueError(f"there is no stage {number} in this version of sortk; stages: {known}")
+    raise ValueError(f"there is no stage {quote(number_or_name)}; stages: {known}")
 
 
 def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:

@@ -295,7 +295,7 @@ def test_options_that_do_not_go_together_are_usage_errors(voices: Path, tmp_path
 
 
 def test_unknown_stages_and_recipes_are_named() -> None:
-    assert "there is no stage 12" in failed(sortk("stage", 12, "--recipe", "mini"))
+    assert "there is no stage '12'" in failed(sortk("stage", 12, "--recipe", "mini"))
     assert "shipped recipes: " in failed(sortk("run", "--recipe", "nosuch"))
     assert "no variant 'x'; variants: baseline, debug, eend-eda" in failed(
         sortk("run", "--recipe", "mini", "--variant", "x")

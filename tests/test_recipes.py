@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -247,3 +250,23 @@ def test_own_data_by_the_recipe_of_the_readme(tmp_path: Path, monkeypatch: pytes
     result = sortk("run", "--recipe", "my.toml", *settings, "--set", f"train_diar.phases.0.loop={loop}")
     assert result.exit_code == 0, result.output
     assert "test (2 spk)" in Path("exp/my/08-score/RESULTS.md").read_text(encoding="utf-8")
+
+
+def test_run_sh_runs_the_chosen_stages(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "recipes" / "mini" / "run.sh"
+    bin_dir = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
+    options = ["--variant", "debug", "--exp", str(tmp_path / "exp"), "--quiet"]
+    for stages in (["--stop-stage", "1"], ["--stage", "2", "--stop-stage", "3"]):
+        subprocess.run([script, *options, *stages], check=True, env=environment)
+    done = sorted(path.parent.name for path in tmp_path.rglob("done.json"))
+    assert done == ["00-prepare", "01-simulate", "02-clean", "03-timestamps"]
+    listed = subprocess.run([script, "--help"], check=True, env=environment, capture_output=True, text=True).stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == [str(number) for number in range(9)]
+
+
+def test_stages_have_names(tmp_path: Path) -> None:
+    options = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path)
+    assert sortk("run", *options, "--stop-stage", "prepare").exit_code == 0
+    result = sortk("stage", "prepare", *options)
+    assert result.exit_code == 0 and "stage 0 (prepare): done already" in result.stderr

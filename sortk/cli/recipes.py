@@ -59,18 +59,19 @@ class _Chosen:
 
 
 @click.command()
-@click.argument("number", type=int)
+@click.argument("name", metavar="STAGE")
 @RUN
 @with_verbosity
-def stage(number: int, **common: Any) -> None:
-    """Run exactly one stage of a recipe.
+def stage(name: str, **common: Any) -> None:
+    """Run exactly one stage of a recipe, by number or name: 0 prepare, 1 simulate, 2 clean, 3 timestamps, 4 sst,
+    5 train-diar, 6 train-asr, 7 tune, 8 score.
 
     Example: sortk stage 1 --recipe mini --nj 4
     """
     from sortk.slurm.queue import was_requeued
     from sortk.stages import find_stage
 
-    chosen = _Chosen(**common)
+    chosen, number = _Chosen(**common), find_stage(name).number
     if find_stage(number).trains and chosen.submits:
         _submit_stages(chosen, *_select([number], chosen), wait=True)
     else:  # the job of a stage that has begun to do it again goes on with that
@@ -78,12 +79,12 @@ def stage(number: int, **common: Any) -> None:
 
 
 @click.command()
-@click.option("--stage", "first", type=int, default=0, show_default=True, help="The first stage to run.")
-@click.option("--stop-stage", "last", type=int, help="The last stage to run.  [default: all]")
+@click.option("--stage", "first", default="0", show_default=True, help="The first stage to run: number or name.")
+@click.option("--stop-stage", "last", default="8", show_default=True, help="The last stage to run: number or name.")
 @click.option("--wait", is_flag=True, help="With --cluster slurm: show how the jobs stand until they have ended.")
 @RUN
 @with_verbosity
-def run(first: int, last: int | None, wait: bool, **common: Any) -> None:
+def run(first: str, last: str, wait: bool, **common: Any) -> None:
     """Run the stages of a recipe in order, skipping what is done.
 
     With --force, stages whose settings have changed are done again; those that are done as they should be are
@@ -91,13 +92,13 @@ def run(first: int, last: int | None, wait: bool, **common: Any) -> None:
 
     Example: sortk run --recipe mini --stop-stage 1
     """
-    from sortk.stages import STAGES, find_stage
+    from sortk.stages import find_stage
 
-    last = STAGES[-1].number if last is None else find_stage(last).number
-    if find_stage(first).number > last:
+    first_number, last_number = find_stage(first).number, find_stage(last).number
+    if first_number > last_number:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
     chosen = _Chosen(**common)
-    selected = _select(range(first, last + 1), chosen)
+    selected = _select(range(first_number, last_number + 1), chosen)
     if chosen.submits:
         _submit_stages(chosen, *selected, wait=wait)
     else:
