@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,10 @@ from sortk.folders import find_commit, write_json
 from sortk.formats.files import quote
 from sortk.formats.sst import SstOptions
 from sortk.pipeline import Experiment, Stage, StageRun
+from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import CutWords, SstSummary, serialize_sessions
+from sortk.prepare.timestamps import TimestampOptions
 from sortk.recipe import load_elders, load_recipe
 from sortk.records import RunJobs, Session
 from sortk.slurm.arrays import SlurmArrays
@@ -76,10 +78,29 @@ def simulate(run: StageRun) -> None:
 def clean(run: StageRun) -> None:
     """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples to learn from),
     scored/<split>.jsonl (samples with every word, for test sets), rejected.jsonl."""
-    from sortk.prepare.clean import clean_sets
-
     sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
-    clean_sets(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs)
+    clean_into(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs, seed=run.recipe.seed)
+
+
+def clean_into(
+    sets: Mapping[str, Sequence[Session]],
+    options: CleanOptions,
+    words: TimestampOptions,
+    out: Path,
+    run_jobs: RunJobs,
+    probs_dir: Path | None = None,
+    seed: int = 0,
+) -> None:
+    """Clean the sets; with a diarizer, its posteriors of the sessions to refine are computed first, into probs/."""
+    from sortk.prepare.clean import clean_sets, find_refined
+
+    if options.diarizer:
+        from sortk.inference.diarize import write_posteriors
+        from sortk.inference.pools import PooledDiarizer
+
+        probs_dir = out / "probs"
+        write_posteriors(PooledDiarizer(Path(options.diarizer), run_jobs), find_refined(sets, options), probs_dir)
+    clean_sets(sets, options, words, out, run_jobs, probs_dir, seed)
 
 
 def timestamps(run: StageRun) -> None:
@@ -357,7 +378,15 @@ def model_files(init: str) -> list[Path]:
 
 
 STAGES = (
-    Stage(0, "prepare", tables=("prepare",), reads=(), run=prepare, files=lambda recipe: ready_sources(recipe.prepare)),
+    Stage(
+        0,
+        "prepare",
+        tables=("prepare",),
+        reads=(),
+        run=prepare,
+        files=lambda recipe: ready_sources(recipe.prepare),
+        revision=1,
+    ),
     Stage(
         1,
         "simulate",
@@ -367,7 +396,15 @@ STAGES = (
         files=lambda recipe: clip_folders(recipe.simulate),
     ),
     # Cutting between words needs their times, so stage 2 gives them as stage 3 will.
-    Stage(2, "clean", tables=("clean", "timestamps"), reads=("prepare", "simulate"), run=clean, revision=1),
+    Stage(
+        2,
+        "clean",
+        tables=("clean", "timestamps"),
+        reads=("prepare", "simulate"),
+        run=clean,
+        files=lambda recipe: model_files(recipe.clean.diarizer),
+        revision=1,
+    ),
     Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
     Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
     # Conversations on the fly have the ratios of the simulate table.

@@ -21,7 +21,7 @@ from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import write_sst
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import RunJobs, Segment, Session
-from sortk.stages import clip_folders, prepare_into, ready_sources, serialize_manifest, write_report
+from sortk.stages import clean_into, clip_folders, prepare_into, ready_sources, serialize_manifest, write_report
 from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
 if TYPE_CHECKING:
@@ -92,26 +92,18 @@ def clean_folder(
     options: CleanOptions,
     words: TimestampOptions,
     probs_dir: Path | None,
-    diarizer: Path | None,
     out: Path,
     run_jobs: RunJobs,
     force: bool,
 ) -> None:
-    """`sortk clean`; with a diarizer, its posteriors are made first, into probs/."""
+    """`sortk clean`."""
     from sortk.formats import manifest
-    from sortk.prepare.clean import clean_sets
 
     def work(partial: Path) -> None:
-        sessions, heard = manifest.read(manifest_path), probs_dir
-        if diarizer:
-            from sortk.inference.diarize import load, write_posteriors
+        clean_into({"manifest": manifest.read(manifest_path)}, options, words, partial, run_jobs, probs_dir)
 
-            heard = partial / "probs"
-            write_posteriors(load(diarizer), sessions, heard)
-        clean_sets({"manifest": sessions}, options, words, partial, run_jobs, heard)
-
-    settings = settings_of(options) | settings_of(words)
-    settings |= {"probs": probs_dir and str(probs_dir), "diarizer": diarizer and str(diarizer)}
+    settings = settings_of(options) | settings_of(words) | {"probs": probs_dir and str(probs_dir)}
+    diarizer = Path(options.diarizer) if options.diarizer else None
     inputs = input_keys({manifest_path.name: manifest_path, "probs": probs_dir, "diarizer": diarizer})
     build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
 

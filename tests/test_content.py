@@ -105,6 +105,16 @@ def test_files_of_the_working_folder_are_no_model(tmp_path: Path, monkeypatch: p
     assert [Experiment(STAGES, recipe, tmp_path / "exp").identity(stage).key for stage in STAGES] == before
 
 
+@pytest.mark.parametrize(("key", "number"), [("clean.diarizer", 2), ("train_diar.init", 5), ("train_asr.init", 6)])
+def test_another_model_of_the_same_size_makes_the_stage_stale(tmp_path: Path, key: str, number: int) -> None:
+    def keys_with(weights: bytes) -> list[str]:
+        recipe = load_recipe("mini", [f"{key}={write_model(tmp_path / 'model', weights)}"])
+        return [Experiment(STAGES, recipe, tmp_path / "exp").identity(stage).key for stage in STAGES]
+
+    before, after = keys_with(b"w" * 40), keys_with(b"v" * 40)
+    assert before[:number] == after[:number] and before[number] != after[number]
+
+
 def test_an_edited_rttm_of_own_sessions_makes_the_stages_stale(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()

@@ -106,6 +106,21 @@ def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.abs(fine_tuned - as_trained).max() > 1e-3
 
 
+def check_refined(exp: Path) -> None:
+    """Of the corpora, a diarizer refines those of section 5.1.2, and no others; of Fisher, samples are drawn."""
+    samples = manifest.read(exp / "variant-debug" / "02-clean" / "asr" / "train.jsonl")
+    assert sum(sample.extra["corpus"] == "fisher" for sample in samples) == 1
+    diarizer = f"clean.diarizer={exp / 'variant-debug' / '05-train-diar' / 'model'}"
+    run("ami", exp / "refined", "--variant", "debug", "--stop-stage", 2, "--set", diarizer)
+    refined = exp / "refined" / "variant-debug"
+    by_corpus: dict[object, set[str]] = {}
+    for name in ("train", "valid", "test", "ch109"):
+        for session in manifest.read(refined / "00-prepare" / f"{name}.jsonl"):
+            by_corpus.setdefault(session.extra["corpus"], set()).add(session.session_id)
+    heard = {path.stem for path in (refined / "02-clean" / "probs").iterdir()}
+    assert heard == by_corpus["ami"] | by_corpus["fisher"] and {"icsi", "dipco", "ch109"} <= by_corpus.keys()
+
+
 def test_ami(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("ami", tmp_path, "--variant", "debug")
     assert words_have_tokens(tmp_path)
@@ -116,6 +131,7 @@ def test_ami(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry["system"] for entry in measured["wer"]] == ["2: Sortformer, frozen, word level"] * 4
     assert {entry["decoding"] for entry in measured["wer"]} == {"free"}
     check_system3(tmp_path, monkeypatch)
+    check_refined(tmp_path)
     # The baseline takes an ASR as it is, and runs no other stage than those that it changes.
     init = f"train_asr.init={tmp_path / 'variant-debug' / '06-train-asr' / 'model'}"
     result = run("ami", tmp_path, "--variant", "debug+baseline", "--set", init)

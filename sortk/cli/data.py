@@ -161,9 +161,10 @@ def clean(
 
     if diarizer is not None and probs is not None:
         raise click.UsageError("give --diarizer or --probs, not both")
-    options = typed_options(CleanOptions, overrides, **given_only({"sad": sad}))
+    given = {"sad": sad, "diarizer": diarizer and str(diarizer)}
+    options = typed_options(CleanOptions, overrides, **given_only(given))
     words = typed_options(TimestampOptions, [], **given_only({"lang": lang, "rule": rule}))
-    clean_folder(manifest_path, options, words, probs, diarizer, out, choose_cluster(cluster, nj, Folder(out)), force)
+    clean_folder(manifest_path, options, words, probs, out, choose_cluster(cluster, nj, Folder(out)), force)
 
 
 @click.command()

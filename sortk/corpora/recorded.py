@@ -17,6 +17,7 @@ from sortk.formats import manifest, rttm, seglst, uem
 from sortk.records import Region, RunJobs, Segment, Session
 
 MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
+CORPUS_KEY = "corpus"  # of a line of a manifest
 ROUNDING_HOURS = 0.06  # ... which are often rounded to a tenth
 
 
@@ -35,6 +36,7 @@ class Recorded:
     transcript: tuple[Segment, ...] = ()
     regions: tuple[Region, ...] = ()  # what is scored; none: all of it
     offset: float = 0.0  # where an excerpt begins
+    corpus: str = ""  # under which stage 2 can choose what to refine, and how many samples to take
 
 
 Parts = dict[str, list[Recorded]]
@@ -120,4 +122,5 @@ def write_session(out_dir: Path, recorded: Recorded) -> Session:
         rttm_path=rttm_path,
         seglst_path=seglst_path,
         uem_path=uem_path,
+        extra={CORPUS_KEY: recorded.corpus} if recorded.corpus else {},
     )

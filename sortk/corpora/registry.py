@@ -150,8 +150,9 @@ class Collected:
         for part, sessions in contents.parts.items():
             if names := choice.sets_of(part):
                 self._claim(choice, "session", [session.session_id for session in sessions])
+            named = [dataclasses.replace(session, corpus=choice.corpus) for session in sessions]
             for name in names:
-                self.sessions.setdefault(name, []).extend(sessions)
+                self.sessions.setdefault(name, []).extend(named)
         for part, mixtures in contents.mixtures.items():
             if names := choice.sets_of(part):
                 self._claim(choice, "session", [mixture.mixture_id for mixture in mixtures])

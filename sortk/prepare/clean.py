@@ -18,12 +18,15 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sortk.corpora.recorded import CORPUS_KEY
+from sortk.corpora.registry import CORPORA
+from sortk.corpora.seeds import stable_random
 from sortk.formats import manifest, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
 from sortk.formats.files import atomic_text, is_file, quote
@@ -46,11 +49,11 @@ from sortk.prepare.rules import (
 )
 from sortk.prepare.spans import Profile, Span, to_seconds, to_us
 from sortk.prepare.timestamps import TimestampOptions, check_file_name
-from sortk.prepare.verdict import Verdict, piece_id
+from sortk.prepare.verdict import Kept, Verdict, piece_id, rejected_line
 from sortk.prepare.windows import count_word_cuts, cut_samples, cut_scored, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
 
-__all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_set", "clean_sets"]
+__all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_sets", "find_refined"]
 
 log = logging.getLogger(__name__)
 
@@ -95,48 +98,89 @@ def clean_sets(
     out: Path,
     run_jobs: RunJobs = map,
     probs_dir: Path | None = None,
+    seed: int = 0,
 ) -> dict[str, CleanSummary]:
-    """Cleans several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all."""
+    """Cleans several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all.
+
+    `words` are the options of stage 3, so that cuts made here lie between the words that it will find. `probs_dir`
+    holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy, of the sessions to refine.
+    """
     paths, summaries = CleanPaths(out), {}
+    surplus: list[tuple[str, Kept]] = []
     _check_sessions([session for sessions in sets.values() for session in sessions])
+    refined = {session.session_id for session in find_refined(sets, options)}
+    _check_names(sets, options.max_samples, "max_samples")
     if not options.find_fillers(words.lang):
         log.warning("no fillers are known for language %s, so no sample is dropped for them", words.lang)
     paths.transcripts.mkdir(parents=True, exist_ok=True)
     for set_name, sessions in sets.items():
-        summaries[set_name] = clean_set(sessions, options, words, out, set_name, run_jobs, probs_dir)
+        jobs = [(session, session.session_id in refined) for session in sessions]
+        summary = CleanSummary()
+        for of_session in run_jobs(partial(clean_session, options, words, out, probs_dir), jobs):
+            summary.add(of_session)
+        not_drawn = _find_not_drawn(sessions, paths, set_name, options.max_samples, seed)
+        for _, kept in not_drawn:
+            summary.outputs["asr"].drop("max_samples", kept.end - kept.start, kept.speech_us, kept.n_words)
+        for output in OUTPUTS:
+            left_out = {(session_id, kept.start) for session_id, kept in not_drawn} if output == "asr" else set()
+            manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output, left_out))
+        log.info("%s\n%s", set_name, summary)
+        summaries[set_name], surplus = summary, surplus + not_drawn
     with atomic_text(paths.rejected) as file:
         results = dict.fromkeys(paths.result(session) for sessions in sets.values() for session in sessions)
         for path in results:
             file.writelines(f"{json.dumps(line)}\n" for line in _read_result(path)["rejected"])
+        for session_id, kept in surplus:
+            line = rejected_line(session_id, "asr", (kept.start, kept.end), "max_samples", 0)
+            file.write(f"{json.dumps(line)}\n")
     with atomic_text(paths.summary) as file:
         json.dump({name: summary.to_json() for name, summary in summaries.items()}, file, indent=2)
         file.write("\n")
     return summaries
 
 
-def clean_set(
-    sessions: Sequence[Session],
-    options: CleanOptions,
-    words: TimestampOptions,
-    out: Path,
-    set_name: str,
-    run_jobs: RunJobs = map,
-    probs_dir: Path | None = None,
-) -> CleanSummary:
-    """Cleans the sessions that are not done yet, then writes the manifests of the set.
+def find_refined(sets: Mapping[str, Sequence[Session]], options: CleanOptions) -> list[Session]:
+    """Return the sessions whose annotation is refined, each once: all, or those that `refine` names."""
+    _check_names(sets, options.refine, "refine")
+    named = {
+        session.session_id: session
+        for set_name, sessions in sets.items()
+        for session in sessions
+        if not options.refine or set_name in options.refine or _corpus_of(session) in options.refine
+    }
+    return list(named.values())
 
-    `words` are the options of stage 3, so that cuts made here lie between the words that it will find. `probs_dir`
-    holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy. Memory does not grow with the
-    number of sessions, but for the manifests' lines.
-    """
-    _check_sessions(sessions)
-    paths, summary = CleanPaths(out), CleanSummary()
-    for of_session in run_jobs(partial(clean_session, options, words, out, probs_dir), sessions):
-        summary.add(of_session)
-    for output in OUTPUTS:
-        manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output))
-    log.info("%s\n%s", set_name, summary)
-    return summary
+
+def _corpus_of(session: Session) -> str:
+    """Return the corpus that stage 0 has noted; empty for a session from elsewhere."""
+    return str(session.extra.get(CORPUS_KEY, ""))
+
+
+def _check_names(sets: Mapping[str, Sequence[Session]], names: Iterable[str], key: str) -> None:
+    corpora = {_corpus_of(session) for sessions in sets.values() for session in sessions} - {""}
+    for name in names:
+        if name not in sets and name not in corpora and name not in CORPORA:
+            known = ", ".join(sorted(corpora | set(sets)))
+            raise ValueError(f"clean.{key} names {quote(name)}, which is neither a corpus nor a set; known: {known}")
+
+
+def _find_not_drawn(
+    sessions: Sequence[Session], paths: CleanPaths, set_name: str, max_samples: Mapping[str, int], seed: int
+) -> list[tuple[str, Kept]]:
+    """Return the samples that are too many: of each corpus, or set, all but `max_samples` drawn by the seed."""
+    surplus: dict[tuple[str, int], Kept] = {}
+    for name, count in max_samples.items():
+        samples = [
+            (session.session_id, Kept(*kept))
+            for session in sessions
+            if name in (set_name, _corpus_of(session))
+            for kept in _read_result(paths.result(session))["kept"]["asr"]
+        ]
+        if len(samples) > count:
+            drawn = set(stable_random(seed, "max_samples", set_name, name).sample(range(len(samples)), count))
+            left = (sample for number, sample in enumerate(samples) if number not in drawn)
+            surplus |= {(session_id, kept.start): kept for session_id, kept in left}
+    return [(session_id, kept) for (session_id, _), kept in surplus.items()]
 
 
 def _check_sessions(sessions: Sequence[Session]) -> None:
@@ -168,14 +212,17 @@ def _check_sharing(rttm_path: Path, sharing: Sequence[Session]) -> None:
 
 
 def clean_session(
-    options: CleanOptions, words: TimestampOptions, out: Path, probs_dir: Path | None, session: Session
+    options: CleanOptions, words: TimestampOptions, out: Path, probs_dir: Path | None, job: tuple[Session, bool]
 ) -> CleanSummary:
-    """Reads, refines, cuts and judges one session, and writes its files; one that is done is only counted."""
-    paths = CleanPaths(out)
+    """Reads, refines (if the job says so), cuts and judges one session, and writes its files; one that is done is only
+    counted."""
+    paths, (session, is_refined) = CleanPaths(out), job
     if paths.result(session).exists():
         return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
     recording = load_recording(session, words, options.check_audio)
-    turns, n_unheard = refine_recording(recording, session, options, probs_dir)
+    turns, n_unheard = recording.turns, 0
+    if is_refined:
+        turns, n_unheard = refine_recording(recording, session, options, probs_dir)
     view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
     gaps = find_gaps(recording.words, recording.span)
     windows = cut_into_windows(recording.span, gaps, view, options)
@@ -252,9 +299,13 @@ def _as_segments(session_id: str, turns: Turns) -> list[Segment]:
     ]
 
 
-def _read_pieces(sessions: Sequence[Session], paths: CleanPaths, output: str) -> Iterator[Session]:
+def _read_pieces(
+    sessions: Sequence[Session], paths: CleanPaths, output: str, left_out: Collection[tuple[str, int]]
+) -> Iterator[Session]:
     for session in sessions:
-        for start, end, n_speakers in _read_result(paths.result(session))["kept"][output]:
+        for start, end, n_speakers, *_ in _read_result(paths.result(session))["kept"][output]:
+            if (session.session_id, start) in left_out:
+                continue
             yield Session(
                 piece_id(session.session_id, (start, end)),
                 session.audio_path,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sortk.records import LATER
+
 # fmt: off
 FILLERS = {
     "en": ("ah", "aha", "eh", "er", "erm", "hm", "hmm", "huh", "mhm", "mm", "mm-hm", "mm-hmm", "mmm", "oh", "ok",
@@ -37,6 +39,11 @@ class CleanOptions:
     sample_max_seconds: float = 20.0
     max_edge_overlap_seconds: float = 1.0  # longer overlap at the beginning or end drops a sample
     edge_seconds: float = 0.5  # overlap so close to the first or last speech is at the beginning or end
+    # Corpora, or sets, whose annotation is refined by `sad` and `diarizer`; empty: all.
+    refine: tuple[str, ...] = field(default=(), metadata=LATER)
+    diarizer: str = field(default="", metadata=LATER)  # a trained one, folder or .nemo, whose posteriors refine as well
+    # Corpus, or set -> samples that are drawn from it for asr/; others give all that they have.
+    max_samples: dict[str, int] = field(default_factory=dict, metadata=LATER)
     max_filler_words: int = 2  # so few of them, and nothing else, drop a sample that they open
     filler_lang: str = ""  # which of the following lists counts; empty: the one of the transcripts' language
     fillers: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(FILLERS))  # by language, lower case
@@ -61,6 +68,8 @@ class CleanOptions:
         _require(
             self.max_filler_words >= 0, f"max_filler_words must not be negative, but it is {self.max_filler_words}"
         )
+        for name, count in self.max_samples.items():
+            _require(count >= 1, f"max_samples.{name} must be 1 or more, got {count}")
         known = ", ".join(sorted(self.fillers)) or "none"
         known_lang = self.filler_lang in ("", *self.fillers)
         _require(known_lang, f"no fillers for language {self.filler_lang!r}, only for {known}")

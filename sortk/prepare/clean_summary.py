@@ -41,6 +41,14 @@ class OutputCounts:
         _add_counts(self.us_rejected, {rule: us})
         _add_counts(self.pieces_rejected, {rule: 1})
 
+    def drop(self, rule: str, us: int, speech_us: int, n_words: int) -> None:
+        """A piece that was kept is not wanted after all."""
+        self.us_out -= us
+        self.speech_us_out -= speech_us
+        self.pieces_out -= 1
+        self.words_out -= n_words
+        self.reject(rule, us)
+
     def add(self, other: OutputCounts) -> None:
         for name, value in vars(other).items():
             if isinstance(value, dict):

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
 from sortk.prepare.rules import Excerpt, Rule, judge
 from sortk.prepare.spans import Span, to_seconds
+
+
+class Kept(NamedTuple):
+    """A piece that is kept; times in microseconds."""
+
+    start: int
+    end: int
+    n_speakers: int
+    speech_us: int  # in which at least one speaks
+    n_words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +27,8 @@ class Verdict:
 
     session_id: str
     summary: CleanSummary
-    kept: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})
-    """Start, end (microseconds) and number of speakers, by output."""
+    kept: dict[str, list[Kept]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})
+    """By output."""
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
     def judge(self, output: str, pieces: Sequence[Excerpt], by_rules: Mapping[str, Rule]) -> None:
@@ -32,7 +42,8 @@ class Verdict:
             counts.take(end - start, len(piece.words))
             if dropped is None:
                 counts.keep(end - start, piece.speech_us, len(piece.words))
-                self.kept[output].append((start, end, len(piece.speakers)))
+                kept = Kept(start, end, len(piece.speakers), piece.speech_us, len(piece.words))
+                self.kept[output].append(kept)
                 continue
             self._reject(output, piece.span, *dropped)
 
@@ -44,13 +55,17 @@ class Verdict:
                 self._reject(output, (start, end), "outside_uem", to_seconds(end - start))
 
     def _reject(self, output: str, span: Span, rule: str, value: float) -> None:
-        name, us = piece_id(self.session_id, span), span[1] - span[0]
-        self.summary.outputs[output].reject(rule, us)
-        line = {"id": name, "rule": rule, "value": value, "output": output, "seconds": to_seconds(us)}
-        self.rejected.append(line)
+        self.summary.outputs[output].reject(rule, span[1] - span[0])
+        self.rejected.append(rejected_line(self.session_id, output, span, rule, value))
 
     def to_json(self) -> dict[str, Any]:
         return {"kept": self.kept, "rejected": self.rejected, "counts": asdict(self.summary)}
+
+
+def rejected_line(session_id: str, output: str, span: Span, rule: str, value: float) -> dict[str, Any]:
+    """Return an entry of rejected.jsonl."""
+    seconds = to_seconds(span[1] - span[0])
+    return {"id": piece_id(session_id, span), "rule": rule, "value": value, "output": output, "seconds": seconds}
 
 
 def piece_id(session_id: str, span: Span) -> str:

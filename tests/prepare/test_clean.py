@@ -15,9 +15,9 @@ import pytest
 
 from sortk.cluster import run_local
 from sortk.formats import audio, manifest, rttm, seglst, uem
-from sortk.prepare.clean import CleanOptions, CleanSummary, clean_set, clean_sets
+from sortk.prepare.clean import CleanOptions, CleanSummary, clean_sets, find_refined
 from sortk.prepare.sst import serialize_sessions
-from sortk.prepare.timestamps import TimestampOptions, time_words
+from sortk.prepare.timestamps import TimestampOptions, time_words, write_timestamps
 from sortk.records import Region, Segment, Session
 from sortk.scoring.results import Coverage
 
@@ -146,7 +146,7 @@ def test_every_word_of_a_test_set_is_scored_once(tmp_path: Path) -> None:
 
 def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
     sessions = [make_conversation(tmp_path / "in", f"s{n}", 301.234567 + n, n_speakers=5) for n in range(3)]
-    summary = clean_set(sessions, NO_SAD, WORDS, tmp_path / "out", "train")
+    summary = clean_sets({"train": sessions}, NO_SAD, WORDS, tmp_path / "out")["train"]
     totals, parts, block = {}, defaultdict(list), ""
     for line in str(summary).splitlines():
         name, numbers = line[:26].strip(), line[26:].split()
@@ -344,9 +344,9 @@ def test_ids_that_would_overwrite_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two sessions have the id 's'"):
         clean_sets({"train": [session], "valid": [replace(session, offset=1.0)]}, NO_SAD, WORDS, tmp_path / "out")
     with pytest.raises(ValueError, match=r"session id '\.\./s' cannot be the name of a file"):
-        clean_set([Session("../s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
+        clean_sets({"train": [Session("../s", session.audio_path)]}, NO_SAD, WORDS, tmp_path / "out")
     with pytest.raises(ValueError, match=r"session id '\.s' cannot be the name of a file: it starts with a dot"):
-        clean_set([Session(".s", session.audio_path)], NO_SAD, WORDS, tmp_path / "out", "train")
+        clean_sets({"train": [Session(".s", session.audio_path)]}, NO_SAD, WORDS, tmp_path / "out")
 
 
 def test_a_session_may_be_in_two_sets(tmp_path: Path) -> None:
@@ -360,11 +360,11 @@ def test_a_session_may_be_in_two_sets(tmp_path: Path) -> None:
 
 def test_missing_files_name_the_session(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="session s: it names no RTTM file"):
-        clean_set([Session("s", tmp_path / "s.flac", duration=3.0)], NO_SAD, WORDS, tmp_path / "out", "train")
+        clean_sets({"train": [Session("s", tmp_path / "s.flac", duration=3.0)]}, NO_SAD, WORDS, tmp_path / "out")
     session = make_conversation(tmp_path / "in", "s", 30.0)
     for options in (CleanOptions(), CleanOptions(sad="none"), CleanOptions(check_audio=False)):
         with pytest.raises(ValueError, match=r"s\.flac: no such audio file"):
-            clean_set([session], options, WORDS, tmp_path / "out", "train")
+            clean_sets({"train": [session]}, options, WORDS, tmp_path / "out")
 
 
 def test_one_rttm_cannot_be_about_several_other_recordings(tmp_path: Path) -> None:
@@ -423,7 +423,72 @@ def test_manifests_keep_what_other_tools_wrote_and_can_be_moved(tmp_path: Path) 
     tagged = Session(
         session.session_id, session.audio_path, session.duration, rttm_path=session.rttm_path, extra={"lang": "en"}
     )
-    clean_set([tagged], NO_SAD, WORDS, tmp_path / "out", "train")
+    clean_sets({"train": [tagged]}, NO_SAD, WORDS, tmp_path / "out")
     line = json.loads((tmp_path / "out" / "diar" / "train.jsonl").read_text())
     assert line["lang"] == "en" and line["rttm_filepath"] == "../rttm/s.rttm" and line["offset"] == 0.0
     assert "seglst_filepath" not in line
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Corpora
+
+
+def of_corpus(session: Session, corpus: str) -> Session:
+    return replace(session, extra={"corpus": corpus})
+
+
+def test_only_the_corpora_that_are_named_are_refined(tmp_path: Path) -> None:
+    turns = [Segment("any", "A", 0.0, 10.0)]
+    sessions = [
+        of_corpus(write_session(tmp_path / "in", name, turns, None, 12.0), name) for name in ("fisher", "icsi", "ami")
+    ]
+    probs = np.zeros((150, 4), np.float16)
+    probs[25:100, 1] = 0.9
+    (tmp_path / "probs").mkdir()
+    for name in ("fisher", "ami"):  # there are none of the others
+        np.save(tmp_path / "probs" / f"{name}.npy", probs)
+    options = replace(NO_SAD, refine=("fisher", "sre", "dev"))
+    sets = {"train": sessions[:2], "dev": sessions[2:]}
+    assert [session.session_id for session in find_refined(sets, options)] == ["fisher", "ami"]
+    clean_sets(sets, options, WORDS, tmp_path / "out", probs_dir=tmp_path / "probs")
+    times = {name: rttm.read(tmp_path / "out" / "rttm" / f"{name}.rttm")[0] for name in ("fisher", "icsi", "ami")}
+    assert {name: (turn.start, turn.end) for name, turn in times.items()} == {
+        "fisher": (1.92, 8.08),
+        "icsi": (0.0, 10.0),
+        "ami": (1.92, 8.08),
+    }
+    with pytest.raises(
+        ValueError, match="clean.refine names 'fischer', which is neither a corpus nor a set; known: ami"
+    ):
+        clean_sets(sets, replace(options, refine=("fischer",)), WORDS, tmp_path / "out")
+
+
+def test_samples_of_a_corpus_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    sessions = [
+        of_corpus(make_conversation(tmp_path / "in", f"{corpus}{n}", 200.0), corpus)
+        for corpus in ("fisher", "ami")
+        for n in range(3)
+    ]
+    all_of_them = clean_sets({"train": sessions}, NO_SAD, WORDS, tmp_path / "all")["train"]
+    options, drawn = replace(NO_SAD, max_samples={"fisher": 5}), []
+    for seed, out in ((0, "a"), (0, "b"), (1, "c")):
+        summary = clean_sets({"train": sessions}, options, WORDS, tmp_path / out, seed=seed)["train"]
+        drawn.append([piece.session_id for piece in manifest.read(tmp_path / out / "asr" / "train.jsonl")])
+    assert drawn[0] == drawn[1] != drawn[2]
+    everything = [piece.session_id for piece in manifest.read(tmp_path / "all" / "asr" / "train.jsonl")]
+    assert [name for name in everything if name in drawn[0]] == drawn[0]  # in their order
+    assert [name for name in drawn[0] if "ami" in name] == [name for name in everything if "ami" in name]
+    assert sum("fisher" in name for name in drawn[0]) == 5
+    counts, before = summary.outputs["asr"], all_of_them.outputs["asr"]
+    assert counts.pieces_out == len(drawn[2]) and counts.us_in == before.us_in
+    assert counts.us_out + sum(counts.us_rejected.values()) == counts.us_in
+    n_dropped = counts.pieces_rejected["max_samples"]
+    assert n_dropped == len(everything) - len(drawn[2])
+    assert sum(line["rule"] == "max_samples" for line in read_rejected(tmp_path / "c")) == n_dropped
+    write_timestamps(tmp_path / "c" / "seglst", tmp_path / "words")
+    pieces = manifest.read(tmp_path / "c" / "asr" / "train.jsonl")
+    timed = [replace(piece, seglst_path=tmp_path / "words" / f"{piece.audio_path.stem}.json") for piece in pieces]
+    assert counts.words_out == serialize_sessions(timed)[1].words
+    assert summary.outputs["diar"] == all_of_them.outputs["diar"]  # the diarizer learns from all
+    with pytest.raises(ValueError, match=r"max_samples.fisher must be 1 or more, got 0"):
+        replace(options, max_samples={"fisher": 0})
