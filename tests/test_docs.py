@@ -220,6 +220,16 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_code_and_tests_that_the_page_about_the_paper_names_exist() -> None:
+    root = README.parent
+    page = read(root / "docs" / "paper.md")
+    for name in re.findall(r"`([a-z_0-9/]+\.py)`", page):
+        assert (root / "sortk" / name).is_file() or (root / name).is_file(), name
+    known = "\n".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", page):
+        assert f"def {name}(" in known, name
+
+
 @pytest.mark.parametrize(
     "page", [*PAGES, CHECKOUT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(CHECKOUT))
 )
