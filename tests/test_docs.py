@@ -286,7 +286,8 @@ def write_asr(folder: Path) -> None:
     )
     model = MsAsrOptions(options, "frozen", 4, DIARIZER)
     save_tokenizer(folder, tokenizer)
-    config = {"model": "msasr", "options": model.to_json(), "tokenizer": tokenizer.settings.to_json(), "level": "word"}
+    config = {"model": "msasr", "options": model.to_json(), "tokenizer": tokenizer.settings.to_json()}
+    config["sst_level"] = "word"
     save_model(folder, MsAsr(model).state_dict(), config)
 
 

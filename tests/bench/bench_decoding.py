@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sortk.formats.sst import GRAMMARS
 from sortk.formats.tokens import train_tokenizer
 from sortk.models.canary import SIZES as ASR_SIZES
 from sortk.models.canary import CanaryOptions, Decoder
@@ -83,7 +84,7 @@ def bench_constraint() -> None:
     asr = replace(ASR_SIZES["tiny"], n_tokens=tokenizer.n_tokens)
     decoder = Decoder(asr.decoder, asr.n_tokens, 256).eval()
     states = torch.randn(BATCH, count_frames(SECONDS * 16000), asr.decoder.d_model)
-    constraint = SstConstraint(tokenizer, asr.n_tokens, named=True)
+    constraint = SstConstraint(tokenizer, asr.n_tokens, GRAMMARS["word"])
     free = fastest(lambda: decode(decoder, states, N_TOKENS))
     bound = fastest(lambda: decode(decoder, states, N_TOKENS, constraint=constraint))
     print(f"nothing but SST, tiny decoder, batch of {BATCH}: {bound / free:.2f} x")

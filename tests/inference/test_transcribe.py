@@ -38,6 +38,7 @@ from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.transformer import TransformerOptions
 from sortk.records import Segment, Session
+from sortk.training.asr import save_asr
 
 TOKENIZER = train_tokenizer(["one two three four five six"], 40, n_speakers=2)
 ENCODER = FastConformerOptions(d_model=32, n_layers=1, n_heads=2, subsampling_channels=8, scale_input=False)
@@ -307,18 +308,22 @@ def test_a_canary_alone_decodes_freely(tmp_path: Path, session: Session) -> None
         assert {(word.speaker, word.text) for word in transcriber(session)} == {("speaker_0", text)}
 
 
-def test_free_decoding_is_what_the_decoder_prefers(session: Session) -> None:
-    """It prefers a word to everything else; valid decoding begins with <spk0> all the same."""
-    short, model = replace(session, duration=2.0), build(MsAsrOptions(ASR, "none", 2))
-    piece = TOKENIZER.word_tokens[0]
-    text = TOKENIZER.decode([piece])
+def prefers_a_word() -> tuple[MsAsr, str]:
+    """A model that prefers a word to every other token, its end last; and the word."""
+    model, piece = build(MsAsrOptions(ASR, "none", 2)), TOKENIZER.word_tokens[0]
     with torch.no_grad():
         model.asr.decoder.bias[piece] += 100.0
         model.asr.decoder.bias[TOKENIZER.end] -= 100.0
+    return model, TOKENIZER.decode([piece])
+
+
+def test_free_decoding_is_what_the_decoder_prefers(session: Session) -> None:
+    """Valid decoding begins with <spk0> all the same."""
+    model, text = prefers_a_word()
 
     def write(decoding: Decoding) -> str:
         transcriber = Transcriber(model, TOKENIZER, "word", TranscribeOptions(decoding=decoding))
-        [(_, pieces)] = transcriber.cut([short])
+        [(_, pieces)] = transcriber.cut([replace(session, duration=2.0)])
         return transcriber.write(pieces)[0]
 
     assert write("free") == text and write("valid").startswith(f"<spk0> {text}")
@@ -431,6 +436,25 @@ def test_the_command_writes_every_format(tmp_path: Path, session: Session) -> No
         own = [word for word in in_files if word.session_id == one.session_id]
         assert all(5.0 * number <= word.start < word.end <= 5.0 * number + 2.0 for word in own)
     assert sortk(*common, "--format", "txt").stdout.startswith("# part0\n")
+
+
+def test_the_command_decodes_freely_if_asked(tmp_path: Path, session: Session) -> None:
+    model, text = prefers_a_word()
+    save_asr(tmp_path / "model", model, TOKENIZER, "word", 20.0)
+    manifest.write(tmp_path / "part.jsonl", [replace(session, duration=2.0)])
+    common = (
+        "transcribe",
+        tmp_path / "part.jsonl",
+        "--model",
+        tmp_path / "model",
+        "--device",
+        "cpu",
+        "--format",
+        "txt",
+    )
+    assert sortk(*common, "--decoding", "free").stdout == f"Speaker 1: {text}\n"
+    valid = sortk(*common, "--decoding", "valid").stdout
+    assert valid == sortk(*common).stdout != f"Speaker 1: {text}\n"
 
 
 def test_the_command_names_what_is_wrong(tmp_path: Path, session: Session) -> None:

@@ -28,7 +28,13 @@ def der(postprocessing: str, by_speakers: dict[str, float | None], overall: floa
 
 def wer(metric: str, rate: float | None, system: str = "1: no supervision") -> dict[str, Any]:
     settings = {"metric": metric, "normalizer": "lower"}
-    return {"system": system, "test_set": "test", "settings": settings, "overall": {metric: rate}}
+    return {
+        "system": system,
+        "test_set": "test",
+        "decoding": "free",
+        "settings": settings,
+        "overall": {metric: rate},
+    }
 
 
 def scores(**results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -68,6 +74,7 @@ def test_table_2_with_a_row_that_the_paper_has_not_and_a_baseline_without_speake
     ]
     text = account(table2=rows)
     assert cells(text, "system")[2:4] == ["test WER", "test cpWER"]
+    assert "- test: metric wer, normalizer lower, decoding free" in text
     assert cells(text, "baseline")[2:] == ["50.00", "-", "26.93", "-", "21.81", "-"]
     assert cells(text, "2")[2:] == ["25.00", "37.50", "20.08", "28.17", "18.65", "22.22"]
     assert cells(text, "mine")[2:] == ["-"] * 6

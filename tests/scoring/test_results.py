@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_word_errors_have_those_of_table_2() -> None:
         "| system 2 | - | 50.00 |",
     ]
     assert parts[-1] == "| system 2 | test | cpWER | 1 | 4 | 0 | 1 | 1 | 50.00 |"
+
+
+def test_results_say_how_texts_were_decoded() -> None:
+    valid = replace(small_results().wer[2], decoding="valid")
+    results = replace(small_results(), wer=[*small_results().wer[:2], valid])
+    assert [entry["decoding"] for entry in as_json(results)["wer"]] == ["free", "free", "valid"]
+    lines = [line for line in format_results(results).splitlines() if line.startswith("- test: metric")]
+    assert [line.rpartition("; ")[2] for line in lines] == ["decoding free", "decoding free", "decoding valid"]
 
 
 def test_librispeechmix_may_be_counted_in_two_ways_in_one_column() -> None:
