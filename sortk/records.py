@@ -7,6 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+SAMPLE_RATE = 16_000
+"""Samples per second of all audio that models and speech detectors process."""
+
+FRAME_SECONDS = 0.08
+"""How long a frame of posteriors is, unless the model or the file says otherwise."""
+
 RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """How a room hands out work: applies a picklable function to each item, here or in other processes, and gives the
 results in the order of the items. The built-in `map` is one; `cluster.py` has the others."""

@@ -241,8 +241,8 @@ def tune(run: StageRun) -> None:
 def score(run: StageRun) -> None:
     """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md, report.html."""
     from sortk.formats.files import atomic_text
+    from sortk.formats.postprocess import Postprocess, read_postprocess
     from sortk.inference.pools import PooledDiarizer
-    from sortk.inference.postprocess import Postprocess, read_postprocess
     from sortk.scoring.der_counts import DerOptions
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
     from sortk.scoring.results import Results, as_json, format_results

@@ -237,9 +237,8 @@ class DiarizeOutputs:
     html: bool = False
 
     def write(self, session: Session, segments: Sequence[Segment], probs: Any) -> None:
-        from sortk.formats import rttm
+        from sortk.formats import posteriors, rttm
         from sortk.formats.files import atomic_text
-        from sortk.inference.diarize import posteriors_path, save_posteriors
         from sortk.report.recording import format_recording
         from sortk.report.timeline import draw_timeline
 
@@ -247,10 +246,10 @@ class DiarizeOutputs:
             sys.stdout.writelines(rttm.format_lines(segments))
             sys.stdout.flush()
             return
-        path = posteriors_path(self.folder, session)
+        path = posteriors.path_of(self.folder, session)
         rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
         if self.probs:
-            save_posteriors(path, probs)
+            posteriors.write(path, probs)
         if self.plot:
             with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
                 file.write(draw_timeline(segments, title=session.session_id))
@@ -266,7 +265,7 @@ def diarize_files(
     from tqdm import tqdm
 
     from sortk.inference.diarize import count_seconds, find_sessions
-    from sortk.inference.postprocess import FRAME_SECONDS
+    from sortk.records import FRAME_SECONDS
 
     sessions = find_sessions(paths)
     began, n_done, n_frames = time.monotonic(), 0, 0

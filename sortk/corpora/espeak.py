@@ -21,9 +21,8 @@ from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
-from sortk.records import LATER, RunJobs, Source, Word
+from sortk.records import LATER, SAMPLE_RATE, RunJobs, Source, Word
 
-SAMPLE_RATE = 16_000
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale
 
 # The variants of espeak-ng that sound like people and unlike each other. Left out are

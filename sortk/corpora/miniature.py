@@ -24,9 +24,8 @@ from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import audio, rttm, uem
 from sortk.formats.audio import Samples
 from sortk.formats.files import atomic_path, atomic_text
-from sortk.records import Region, RunJobs, Segment, Source
+from sortk.records import SAMPLE_RATE, Region, RunJobs, Segment, Source
 
-SAMPLE_RATE = 16_000
 VOICES = EspeakOptions(speakers=20, utterances_per_speaker=6)  # of which 12 are for training
 TURNS = 11  # of a talk: about 25 s, enough for samples of 10 to 20 s
 PAUSES = (0.4, -0.3, 0.2, 0.6)  # seconds before each turn, again and again; some turns overlap

@@ -16,6 +16,7 @@ import soundfile
 
 from sortk.formats import sphere
 from sortk.formats.files import FormatError, atomic_path, is_file
+from sortk.records import SAMPLE_RATE
 
 Samples = npt.NDArray[np.float32]
 
@@ -49,7 +50,7 @@ def info(path: Path) -> AudioInfo:
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames)
 
 
-def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = 16_000) -> Samples:
+def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE) -> Samples:
     """Samples in [-1, 1], shape (n_samples,), channels averaged, resampled if the file has another rate.
 
     A window that reaches over the end of the file ends there; one that starts behind the end is a FormatError, as
@@ -61,7 +62,7 @@ def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_
 
 
 def read_blocks(
-    path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = 16_000
+    path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE
 ) -> Iterator[Samples]:
     """As `read`, but a minute at a time, so that memory does not grow with the file."""
     with _open(path) as file:
@@ -81,7 +82,7 @@ def read_blocks(
             known, begin = known[stop - n_around - begin :], stop - n_around
 
 
-def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = 16_000) -> Samples:
+def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = SAMPLE_RATE) -> Samples:
     """What `read` would give of a file with these samples: (n_samples,) or (n_samples, channels), float or int16."""
     if samples.dtype == np.int16:
         samples = samples.astype(np.float32) / 32768
@@ -95,7 +96,7 @@ def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = 16_000) 
     return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
 
 
-def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = 16_000) -> None:
+def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = SAMPLE_RATE) -> None:
     """A mono 16-bit FLAC that appears whole or not at all; float samples are clipped to [-1, 1]."""
     if samples.ndim != 1 or len(samples) == 0:
         raise ValueError(f"{path}: cannot write samples of shape {samples.shape}, only (n_samples,)")

@@ -182,6 +182,16 @@ def is_token(text: str) -> bool:
     return text.split() == [text]
 
 
+def check_file_name(session_id: str, path: Path | None = None) -> str:
+    """Return the id; ValueError if a file of this name would be elsewhere or hidden. `path` is for the message."""
+    where = "" if path is None else f"{path}: "
+    if not session_id or "/" in session_id or "\0" in session_id:
+        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file")
+    if session_id.startswith("."):
+        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file: it starts with a dot")
+    return session_id
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not.

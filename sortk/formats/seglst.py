@@ -113,13 +113,20 @@ def _channel(entry: Entry) -> str:
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
     """One entry per line, in the order given; ValueError for a segment that could not be read back."""
-    text = "[\n" + ",\n".join([_entry_text(segment) for segment in segments]) + "\n]\n"
+    text = "".join(format_lines(segments))
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{path}: cannot be written as UTF-8: {quote(text[error.start - 20 : error.end])}") from None
     with atomic_text(path) as file:
         file.write(text)
+
+
+def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
+    """Yield what `write` writes: the opening bracket, then the entries, then the closing bracket."""
+    yield "[\n"
+    yield ",\n".join([_entry_text(segment) for segment in segments])
+    yield "\n]\n"
 
 
 def _entry_text(segment: Segment) -> str:

@@ -46,12 +46,17 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
 def write(path: Path, segments: Iterable[Segment]) -> None:
     """Sorted by session, start, end and speaker; white space inside a text becomes single blanks."""
     with atomic_text(path) as file:
-        for segment in columns.writable(segments):
-            words = segment.text.split()
-            if words and _is_label(words[0]):
-                words.insert(0, "<NA>")  # a label of its own, or the text's first word would be read as one
-            start, end = format_seconds(segment.start), format_seconds(segment.end)
-            file.write(" ".join([segment.session_id, segment.channel, segment.speaker, start, end, *words]) + "\n")
+        file.writelines(format_lines(segments))
+
+
+def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
+    """Yield what `write` writes, line by line."""
+    for segment in columns.writable(segments):
+        words = segment.text.split()
+        if words and _is_label(words[0]):
+            words.insert(0, "<NA>")  # a label of its own, or the text's first word would be read as one
+        start, end = format_seconds(segment.start), format_seconds(segment.end)
+        yield " ".join([segment.session_id, segment.channel, segment.speaker, start, end, *words]) + "\n"
 
 
 def _without_label(text: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from sortk.formats import seglst, stm
-from sortk.formats.files import atomic_text
+from sortk.formats.files import atomic_text, check_file_name
 from sortk.formats.sst import join_words
-from sortk.prepare.timestamps import check_file_name
 from sortk.records import Segment, Session
 
 TURN_GAP_SECONDS = 0.5  # words of a speaker with no longer pause between them are one utterance
@@ -66,7 +64,7 @@ def print_transcripts(transcripts: Sequence[tuple[Session, Sequence[Segment]]], 
             file.write(heading + format_dialogue(words))
         return
     together = [word for _, words in transcripts for word in words]
-    with tempfile.TemporaryDirectory() as folder:
-        write_transcript(Path(folder), Session("all", Path("all")), together, style)
-        (written,) = Path(folder).iterdir()
-        file.write(written.read_text(encoding="utf-8"))
+    if style == "seglst":
+        file.writelines(seglst.format_lines(together))
+    else:
+        file.writelines(stm.format_lines(find_utterances(together)))

@@ -23,20 +23,20 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from sortk.formats import audio, manifest
+from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
 from sortk.formats.columns import check_name
-from sortk.formats.files import atomic_path, files_in
+from sortk.formats.files import files_in
 from sortk.formats.objects import id_of
+from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
+from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.int8 import quantize
 from sortk.inference.load import LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
-from sortk.inference.postprocess import PRESETS as POSTPROCESS_PRESETS
-from sortk.inference.postprocess import Postprocess, find_segments, name_segments, read_postprocess
+from sortk.inference.postprocess import find_segments, name_segments
 from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
 from sortk.models.diarizer import StreamableDiarizer
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_frames
-from sortk.prepare.timestamps import check_file_name
 from sortk.records import Segment, Session
 
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
@@ -332,18 +332,8 @@ def write_posteriors(diarizer: Hears, sessions: Sequence[Session], folder: Path)
     """FOLDER/<session>.npy of each session that has none yet."""
 
     def is_done(session: Session) -> bool:
-        return posteriors_path(folder, session).is_file()
+        return posteriors.path_of(folder, session).is_file()
 
     for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
         if not is_done(session):
-            save_posteriors(posteriors_path(folder, session), probs)
-
-
-def posteriors_path(folder: Path, session: Session) -> Path:
-    return folder / f"{check_file_name(session.session_id)}.npy"
-
-
-def save_posteriors(path: Path, probs: Posteriors) -> None:
-    """(frames, speakers) as a NumPy file of half precision, which resolves probabilities to 0.0005."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.save(file, probs.astype(np.float16))
+            posteriors.write(posteriors.path_of(folder, session), probs)

@@ -15,16 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sortk.formats.posteriors import find_runs
+from sortk.formats.postprocess import Postprocess
 from sortk.inference.diarize import Diarizer, Posteriors
-from sortk.inference.postprocess import (
-    FRAME_SECONDS,
-    SILENCE,
-    UNIT_SECONDS,
-    PosteriorRows,
-    Postprocess,
-    find_all_segments,
-)
-from sortk.records import Segment
+from sortk.inference.postprocess import SILENCE, UNIT_SECONDS, PosteriorRows, find_all_segments
+from sortk.records import FRAME_SECONDS, Segment
 
 BYTES_PER_SAMPLE = 2
 READ_BYTES = 1 << 16  # at most so many at a time: two seconds
@@ -107,7 +102,5 @@ class _Speaker:
     def end_of_silence(self, options: Postprocess, n_settling: int) -> int:
         """Where the last silence of at least `n_settling` frames ends; 0 if there is none."""
         silent = (self.probs < np.float32(options.offset)) & ~(self.probs > np.float32(options.onset))
-        edges = np.diff(np.concatenate([[False], silent, [False]]).astype(np.int8))
-        first, stop = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
-        long = np.flatnonzero(stop - first >= n_settling)
-        return int(stop[long[-1]]) if len(long) else 0
+        runs = zip(*find_runs(silent), strict=True)
+        return max((stop for first, stop in runs if stop - first >= n_settling), default=0)

@@ -18,57 +18,21 @@ before), and all that follows is arithmetic on the starts of runs.
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import isfinite
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sortk.formats.files import FormatError, atomic_text, quote
-from sortk.records import Segment
+from sortk.formats.postprocess import Postprocess
+from sortk.records import FRAME_SECONDS, Segment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FRAME_SECONDS = 0.08  # of the diarizer
 UNIT_SECONDS = 0.01  # of decisions
 SILENCE = -1.0  # a posterior below any offset
-
-
-@dataclass(frozen=True)
-class Postprocess:
-    """How posteriors become segments; the defaults decide at one half and change nothing else."""
-
-    onset: float = 0.5  # a speaker's speech begins above this posterior
-    offset: float = 0.5  # and ends below this one
-    pad_onset: float = 0.0  # seconds that a segment begins earlier
-    pad_offset: float = 0.0  # seconds that it ends later
-    min_duration_on: float = 0.0  # seconds; shorter segments are dropped
-    min_duration_off: float = 0.0  # seconds; shorter gaps are filled
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not isfinite(value):
-                raise ValueError(f"{name} must be a finite number, not {value}")
-        for name in ("onset", "offset"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
-        for name in ("min_duration_on", "min_duration_off"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but it is {getattr(self, name)}")
-
-
-PRESETS = {
-    "none": Postprocess(),
-    # What NVIDIA found for its first hybrid-loss model.
-    "callhome": Postprocess(0.53, 0.49, 0.23, 0.01, 0.42, 0.34),
-    "dihard3": Postprocess(0.64, 0.74, 0.06, 0.0, 0.10, 0.15),
-}
 
 
 class SegmentArrays(NamedTuple):
@@ -196,36 +160,3 @@ class _Spans(NamedTuple):
         kept = end > start  # speech in nothing but the last unit
         row = self.row[kept]
         return SegmentArrays(rows.session[row], rows.speaker[row], start[kept], end[kept])
-
-
-def read_postprocess(path: Path) -> Postprocess:
-    """The options in a postprocess.toml; what is not in it keeps its default, and the table `notes` is for people."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
-    except RecursionError:
-        raise FormatError(path, None, "not valid TOML: nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
-        raise FormatError(path, None, f"not valid TOML: {error}") from None
-    table.pop("notes", None)
-    known = [field.name for field in fields(Postprocess)]
-    for name, value in table.items():
-        if name not in known:
-            raise FormatError(path, None, f"unknown key {quote(name)}; keys: {', '.join(known)}, and the table notes")
-        if type(value) not in (int, float):
-            raise FormatError(path, None, f"{name} is {quote(value)}; it must be a number")
-    try:
-        return Postprocess(**table)
-    except (ValueError, OverflowError) as error:
-        raise FormatError(path, None, str(error)) from None
-
-
-def write_postprocess(path: Path, options: Postprocess, notes: Mapping[str, str | float] | None = None) -> None:
-    """A postprocess.toml; `notes` say where the values come from (trials, DER before and after, ...)."""
-    with atomic_text(path) as file:
-        file.writelines(f"{name} = {float(value)!r}\n" for name, value in asdict(options).items())
-        if notes:
-            file.write("\n[notes]\n")
-            # A JSON string is a TOML string, and Python writes numbers as TOML does.
-            file.writelines(f"{name} = {json.dumps(value)}\n" for name, value in notes.items())

@@ -15,32 +15,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import read_sst_level
+from sortk.formats.posteriors import find_active_spans
 from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load, measure_seconds
 from sortk.inference.load import LoadedDiarizer, load_asr
 from sortk.models.canary import Canary
 from sortk.models.decoding import Decoding, DecodingOptions, SstConstraint, search
-from sortk.models.frames import HOP_SAMPLES, SAMPLE_RATE, count_frames
+from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE, count_frames
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.prepare.activity import DetectorOptions, detect_speech
-from sortk.prepare.posteriors import FRAME_US
-from sortk.prepare.spans import Profile, Span, clip, merge, to_seconds, to_us
 from sortk.prepare.syllables import approximate_word_times
 from sortk.prepare.windows import cut_windows
 from sortk.records import Segment, Session
+from sortk.spans import Profile, Span, clip, gaps, merge, to_seconds, to_us
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +51,7 @@ PIECE_SECONDS = {"msasr": 20.0, "canary": 40.0}
 MIN_PIECE_SECONDS = 1.0
 SEARCH_SHARE = 0.5  # of a piece, at its end, in which the best silence to cut at is looked for
 MIN_WORD_US = 1000
+FRAME_US = to_us(FRAME_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Transcriber:
     def _cut_heard(self, session: Session, probs: Posteriors, whole: bool) -> list[Piece]:
         if len(probs) == 0:
             return []
-        active = [find_active(column, self.options.threshold) for column in probs.T]
+        active = find_active_spans(probs, self.options.threshold)
         end = to_us(measure_seconds(session))
         spans = [(0, end)] if whole else self._cut_at_silence([span for own in active for span in own], end)
         if len(spans) == 1:  # its speakers are sorted, better than by a threshold
@@ -218,7 +218,7 @@ class Transcriber:
     def _cut_at_silence(self, speech: Sequence[Span], end: int) -> list[Span]:
         longest = to_us(self._piece_seconds)
         search_us = round(SEARCH_SHARE * longest)
-        quiet = _find_gaps(merge(speech), end)
+        quiet = gaps(merge(speech), 0, end)
         shortest = min(2 * FRAME_US, longest - search_us - 1)
         windows = cut_windows((0, end), quiet, Profile(speech), shortest, longest, search_us)
         # Between two frames, so that the posteriors of a piece are those of its frames.
@@ -295,17 +295,10 @@ class Transcriber:
             return [whole]
         own = piece.probs if speaker is None else piece.probs[:, speaker : speaker + 1]
         for heard in (own, piece.probs):
-            columns = [span for column in heard.T for span in find_active(column, self.options.threshold)]
-            if spans := clip(merge(columns), *whole):
+            active = find_active_spans(heard, self.options.threshold)
+            if spans := clip(merge(chain.from_iterable(active)), *whole):
                 return spans
         return [whole]
-
-
-def find_active(column: npt.NDArray[np.float32], threshold: float) -> list[Span]:
-    """Where the posteriors of one speaker are above the threshold, in microseconds from the first frame on."""
-    steps = np.diff((column > threshold).astype(np.int8), prepend=0, append=0)
-    onsets, offsets = np.flatnonzero(steps > 0).tolist(), np.flatnonzero(steps < 0).tolist()
-    return [(onset * FRAME_US, offset * FRAME_US) for onset, offset in zip(onsets, offsets, strict=True)]
 
 
 def order_by_arrival(probs: Posteriors, threshold: float) -> list[int]:
@@ -335,12 +328,6 @@ def lay_words(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") 
 
 def _name_columns(columns: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"speaker_{column}" for column in columns)
-
-
-def _find_gaps(speech: Sequence[Span], end: int) -> list[Span]:
-    """Stretches from 0 to `end` in which nobody speaks."""
-    edges = [0, *(min(edge, end) for span in speech for edge in span), end]
-    return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if last > first]
 
 
 def _count_samples(span: Span) -> int:

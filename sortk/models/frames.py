@@ -11,10 +11,12 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-SAMPLE_RATE = 16000
+from sortk.records import FRAME_SECONDS as FRAME_SECONDS  # noqa: PLC0414 - for the rooms that count in frames
+from sortk.records import SAMPLE_RATE as SAMPLE_RATE  # noqa: PLC0414
+
 HOP_SAMPLES = 160  # 10 ms: a mel frame
 MEL_PER_FRAME = 8
-FRAME_SECONDS = HOP_SAMPLES * MEL_PER_FRAME / SAMPLE_RATE
+assert HOP_SAMPLES * MEL_PER_FRAME == FRAME_SECONDS * SAMPLE_RATE
 
 Count = TypeVar("Count", int, Tensor)
 

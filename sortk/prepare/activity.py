@@ -26,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sortk.formats import audio
-from sortk.prepare.spans import Span, to_seconds
+from sortk.records import SAMPLE_RATE
+from sortk.spans import Span, to_seconds
 
 if TYPE_CHECKING:
     import torch
 
-SAMPLE_RATE = 16_000
 WINDOW = 512  # samples: 32 ms
 CONTEXT = 64  # samples of the window before
 STFT_HOP = 128

@@ -27,13 +27,13 @@ from typing import Any
 from sortk.corpora.recorded import CORPUS_KEY
 from sortk.corpora.registry import CORPORA
 from sortk.corpora.seeds import stable_random
-from sortk.formats import manifest, rttm, seglst
+from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
-from sortk.formats.files import atomic_text, is_file, quote
+from sortk.formats.files import atomic_text, check_file_name, is_file, quote
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
-from sortk.prepare.posteriors import find_posteriors, hear_speakers
+from sortk.prepare.posteriors import hear_speakers
 from sortk.prepare.recordings import Recording, Turns, load_recording
 from sortk.prepare.refine import refine_turns
 from sortk.prepare.rules import (
@@ -47,11 +47,11 @@ from sortk.prepare.rules import (
     start_rules,
     window_rules,
 )
-from sortk.prepare.spans import Profile, Span, to_seconds, to_us
-from sortk.prepare.timestamps import TimestampOptions, check_file_name
+from sortk.prepare.timestamps import TimestampOptions
 from sortk.prepare.verdict import Kept, Verdict, piece_id, rejected_line
 from sortk.prepare.windows import count_word_cuts, cut_samples, cut_scored, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
+from sortk.spans import Profile, Span, to_seconds, to_us
 
 __all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_sets", "find_refined"]
 
@@ -266,7 +266,7 @@ def refine_recording(
     speech = detect_speech(session.audio_path, recording.span, detector) if options.sad == "silero" else None
     heard: dict[str, list[Span]] = {}
     if probs_dir is not None:
-        heard = hear_speakers(recording, find_posteriors(session, probs_dir), options.diarizer_threshold)
+        heard = hear_speakers(recording, posteriors.find(probs_dir, session), options.diarizer_threshold)
     return refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sortk.prepare.spans import to_seconds
+from sortk.spans import to_seconds
 
 OUTPUTS = ("diar", "asr", "scored")
 

@@ -17,11 +17,10 @@ from sortk.formats.mixlist import Delayed, Mixture
 from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
 from sortk.prepare.syllables import approximate_word_times
-from sortk.records import RunJobs, Source
+from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
-SAMPLE_RATE = 16000
 MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more is another recording
 MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mixture
 

@@ -6,7 +6,7 @@ import json
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from sortk.formats import audio, ctm, manifest, rttm, seglst
 from sortk.formats.files import atomic_text
 from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
-from sortk.records import RunJobs, Segment, Session
+from sortk.records import RunJobs, Session
+from sortk.spans import Activity, measure_activity
 
 
 class Mixer(Protocol):
@@ -97,28 +98,6 @@ def _write_session(plan: Plan, samples: Int16, paths: SessionPaths) -> None:
         file.write(json.dumps(plan_to_json(plan, paths.plan)))
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """How much of a session is spoken, in seconds."""
-
-    n_speakers: int
-    duration: float
-    speech: float  # at least one speaker
-    overlap: float  # at least two
-
-
-def measure_activity(segments: Iterable[Segment], duration: float) -> Activity:
-    """Sweeps over the segment boundaries, counting how many speak."""
-    segments = list(segments)
-    changes = sorted([(s.start, 1) for s in segments] + [(s.end, -1) for s in segments])
-    n_speaking, before, speech, overlap = 0, 0.0, 0.0, 0.0
-    for time, change in changes:
-        speech += (time - before) * (n_speaking >= 1)
-        overlap += (time - before) * (n_speaking >= 2)
-        n_speaking, before = n_speaking + change, time
-    return Activity(len({segment.speaker for segment in segments}), duration, speech, overlap)
-
-
 @dataclass
 class SetSummary:
     """What a set has become: ratios pooled over its sessions, and medians over sessions."""
@@ -135,8 +114,8 @@ class SetSummary:
         self.speech_seconds += activity.speech
         self.overlap_seconds += activity.overlap
         self.speaker_counts[activity.n_speakers] += 1
-        self.overlap_ratios.append(activity.overlap / activity.speech if activity.speech else 0.0)
-        self.silence_ratios.append(1 - activity.speech / activity.duration)
+        self.overlap_ratios.append(activity.overlap_ratio)
+        self.silence_ratios.append(activity.silence_ratio)
 
     def to_json(self) -> dict[str, Any]:
         overlap = self.overlap_seconds / self.speech_seconds if self.speech_seconds else 0.0

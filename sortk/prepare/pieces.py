@@ -26,7 +26,7 @@ from sortk.records import Source, Word
 SPLIT_PAUSE_SECONDS = 0.3  # a longer silence is a pause between pieces, a shorter one belongs to speech
 MIN_PIECE_SECONDS = 0.1  # shorter bursts are clicks
 MARGIN_SECONDS = 0.05  # room tone kept around a piece, over which it fades in and out
-FRAME_SECONDS = 0.01
+LEVEL_SECONDS = 0.01  # of a frame in which the level is measured
 LEVEL_RANGE_DB = 35.0  # speech lies within this range below the loud frames of its utterance ...
 NOISE_MARGIN_DB = 8.0  # ... and this much above its quietest frames
 
@@ -204,10 +204,10 @@ def _speech_by_energy(
     samples: Samples, sample_rate: int, speech_start: float | None, speech_end: float | None
 ) -> list[Interval]:
     """Stretches with energy inside the given limits, joined over short pauses. Empty for digital silence."""
-    frame = round(FRAME_SECONDS * sample_rate)
+    frame = round(LEVEL_SECONDS * sample_rate)
     n_frames = len(samples) // frame
-    first = 0 if speech_start is None else round(speech_start / FRAME_SECONDS)
-    last = n_frames if speech_end is None else min(n_frames, round(speech_end / FRAME_SECONDS))
+    first = 0 if speech_start is None else round(speech_start / LEVEL_SECONDS)
+    last = n_frames if speech_end is None else min(n_frames, round(speech_end / LEVEL_SECONDS))
     if last <= first:
         return []
     power = np.square(samples[: n_frames * frame].reshape(n_frames, frame)).mean(axis=1)[first:last]
@@ -217,9 +217,9 @@ def _speech_by_energy(
     active = np.flatnonzero((level_db > threshold_db) & (power > 0)) + first
     if not len(active):
         return []
-    breaks = np.flatnonzero(np.diff(active) > SPLIT_PAUSE_SECONDS / FRAME_SECONDS)
-    starts = active[np.concatenate(([0], breaks + 1))] * FRAME_SECONDS
-    ends = (active[np.concatenate((breaks, [len(active) - 1]))] + 1) * FRAME_SECONDS
+    breaks = np.flatnonzero(np.diff(active) > SPLIT_PAUSE_SECONDS / LEVEL_SECONDS)
+    starts = active[np.concatenate(([0], breaks + 1))] * LEVEL_SECONDS
+    ends = (active[np.concatenate((breaks, [len(active) - 1]))] + 1) * LEVEL_SECONDS
     return [
         (start, end)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)

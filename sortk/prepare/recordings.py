@@ -27,9 +27,9 @@ from typing import NamedTuple
 from sortk.formats import audio
 from sortk.formats.annotation import own_names, prefer_rttm, recorded_segments, session_regions, session_segments
 from sortk.formats.files import FormatError, is_file
-from sortk.prepare.spans import Span, clip, length, merge, to_seconds, to_us
 from sortk.prepare.timestamps import MIN_WORD_SECONDS, TimestampOptions, split_segment
 from sortk.records import Segment, Session
+from sortk.spans import Span, clip, length, merge, to_seconds, to_us
 
 DURATION_ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
 

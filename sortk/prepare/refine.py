@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 from sortk.prepare.recordings import Turns
-from sortk.prepare.spans import Profile, Span, clip, intersect
+from sortk.spans import Profile, Span, clip, intersect
 
 MIN_EVIDENCE_US = 100_000  # less may be the tail of what somebody said just before the turn
 MIN_KEPT_SHARE = 0.5  # of a turn

@@ -14,8 +14,8 @@ from itertools import takewhile
 
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.recordings import Recording, TimedWord, Turns
-from sortk.prepare.spans import Profile, Span, Stretch, clip, length, merge, to_seconds, to_us
 from sortk.prepare.windows import ROUNDING_US
+from sortk.spans import Profile, Span, Stretch, clip, length, merge, to_seconds, to_us
 
 
 @dataclass(frozen=True, slots=True)

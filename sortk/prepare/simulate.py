@@ -30,7 +30,7 @@ from sortk.prepare.render import (
     find_clips,
     render,
 )
-from sortk.records import LATER, RunJobs, Source
+from sortk.records import LATER, SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SimulateOptions:
     min_snr_db: float = 5.0
     max_snr_db: float = 20.0
     rir_dir: str = ""  # a folder with room impulse responses; none by default
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
     # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
     mixtures: dict[str, int] = field(default_factory=dict, metadata=LATER)
 

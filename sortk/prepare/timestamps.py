@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from sortk.formats import seglst
-from sortk.formats.files import files_in, quote
+from sortk.formats.files import check_file_name, files_in, quote
 from sortk.prepare.syllables import Rule, find_language, find_word_edges, weigh_word
 from sortk.records import RunJobs, Segment
 
@@ -111,16 +111,6 @@ def group_sessions(segments: Iterable[Segment], path: Path) -> dict[str, list[Se
     for segment in segments:
         sessions.setdefault(segment.session_id, []).append(segment)
     return sessions or {path.stem: []}
-
-
-def check_file_name(session_id: str, path: Path | None = None) -> str:
-    """The id; ValueError if a file of this name would lie elsewhere or be hidden. `path` is only for the message."""
-    where = "" if path is None else f"{path}: "
-    if not session_id or "/" in session_id or "\0" in session_id:
-        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file")
-    if session_id.startswith("."):
-        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file: it starts with a dot")
-    return session_id
 
 
 def time_words(segments: Iterable[Segment], options: TimestampOptions) -> list[Segment]:

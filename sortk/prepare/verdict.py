@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
 from sortk.prepare.rules import Excerpt, Rule, judge
-from sortk.prepare.spans import Span, to_seconds
+from sortk.spans import Span, to_seconds
 
 
 class Kept(NamedTuple):

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from sortk.prepare.recordings import TimedWord
-from sortk.prepare.spans import Profile, Span
+from sortk.spans import Profile, Span
 
 ROUNDING_US = 1  # times of words are rounded to microseconds, so neighbours may seem to overlap by one
 

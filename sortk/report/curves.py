@@ -13,8 +13,8 @@ from sortk.formats import manifest
 from sortk.formats.annotation import prefer_rttm, session_segments
 from sortk.formats.files import read_lines
 from sortk.formats.objects import decode
-from sortk.records import Segment, Session
-from sortk.report.errors import merge_turns
+from sortk.records import Session
+from sortk.spans import measure_activity, speaker_turns, to_seconds
 
 MAX_POINTS = 600  # of a curve; a longer one is thinned
 MAX_SESSIONS = 500  # of a set whose ratios are drawn
@@ -91,10 +91,10 @@ def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
     overlap, silence, turns = [], [], []
     for session in sessions[:MAX_SESSIONS]:
         segments = session_segments(prefer_rttm(session))
-        own = measure_ratios(segments, session.duration or 0.0)
-        overlap.append(own[0])
-        silence.append(own[1])
-        turns += [end - start for spans in merge_turns(segments).values() for start, end in spans]
+        activity = measure_activity(segments, session.duration or 0.0)
+        overlap.append(activity.overlap_ratio)
+        silence.append(activity.silence_ratio)
+        turns += [to_seconds(end - start) for own in speaker_turns(segments).values() for start, end in own]
     return {
         "sessions": len(sessions),
         "looked_at": min(len(sessions), MAX_SESSIONS),
@@ -103,20 +103,6 @@ def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
         "silence": _histogram(silence, 0.5),
         "turns": _histogram(turns, 12.0),
     }
-
-
-def measure_ratios(segments: Sequence[Segment], duration: float) -> tuple[float, float]:
-    """Overlap: time with two or more speakers over time with at least one. Silence: time with none over all."""
-    changes = sorted(
-        change for spans in merge_turns(segments).values() for start, end in spans for change in ((start, 1), (end, -1))
-    )
-    spoken = overlapped = before = 0.0
-    n_speaking = 0
-    for time, change in changes:
-        spoken += (time - before) * (n_speaking >= 1)
-        overlapped += (time - before) * (n_speaking >= 2)
-        n_speaking, before = n_speaking + change, time
-    return (overlapped / spoken if spoken else 0.0), (max(0.0, 1 - spoken / duration) if duration else 0.0)
 
 
 def _histogram(values: Sequence[float], highest: float) -> dict[str, Any]:

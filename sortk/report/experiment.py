@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from sortk.formats import manifest, rttm, seglst
+from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import read_lines
 from sortk.formats.objects import decode
@@ -23,7 +23,6 @@ from sortk.report.alignment import SpeakerWords, align_speakers
 from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
 from sortk.report.page import encode_data, format_page
 from sortk.report.session import Scored, describe_session, describe_sound
-from sortk.report.sound import read_posteriors
 
 log = logging.getLogger(__name__)
 
@@ -259,10 +258,11 @@ class _Sessions:
         folder = self.folders.stages["score"] / "hyp" / result["test_set"]
         hypothesis_path = folder / result["postprocessing"] / f"{session.session_id}.rttm"
         hypothesis = rttm.read(hypothesis_path) if hypothesis_path.is_file() else []
-        probs = read_posteriors(folder / "probs" / f"{session.session_id}.npy")
+        posteriors_path = posteriors.path_of(folder / "probs", session)
+        found = posteriors.read(posteriors_path) if posteriors_path.is_file() else None
         words = [word for entry in samples for word in _read_heard_words(folder / "words", entry)]
         scored = Scored(result["settings"]["collar"], result["settings"]["skip_overlap"])
-        return describe_session(session, hypothesis, probs, words, scored)
+        return describe_session(session, hypothesis, found, words, scored)
 
     def _read_heard_texts(self, test_set: str) -> dict[str, str]:
         path = self.folders.file("score", f"hyp/{test_set}/words/sst.jsonl")

@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from sortk.formats.annotation import prefer_rttm, session_regions, session_segments
-from sortk.records import Segment, Session
+from sortk.formats.posteriors import Posteriors
+from sortk.records import SAMPLE_RATE, Segment, Session
 from sortk.report.errors import Errors, find_errors, merge_turns
-from sortk.report.sound import SAMPLE_RATE, encode_peaks, encode_posteriors, encode_sound, read_sound
+from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_sound
 
-FRAME_SECONDS = 0.08  # of posteriors
 PLACES = 3  # of seconds
 
 
@@ -32,7 +29,7 @@ class Scored:
 def describe_session(
     session: Session,
     hypothesis: Sequence[Segment],
-    probs: npt.NDArray[np.float32] | None = None,
+    posteriors: Posteriors | None = None,
     words: Sequence[Segment] = (),
     scored: Scored | None = None,
 ) -> dict[str, Any]:
@@ -53,7 +50,7 @@ def describe_session(
         ],
         "spoken": _words(spoken),
         "heard": _words([word.shift(-session.offset) for word in words]),
-        "posteriors": _posteriors(probs),
+        "posteriors": _posteriors(posteriors),
     }
 
 
@@ -89,12 +86,12 @@ def _words(words: Sequence[Segment]) -> list[list[Any]]:
     return [[word.speaker, round(word.start, PLACES), round(word.end, PLACES), word.text] for word in ordered]
 
 
-def _posteriors(probs: npt.NDArray[np.float32] | None) -> Mapping[str, Any] | None:
-    if probs is None or not probs.size:
+def _posteriors(found: Posteriors | None) -> Mapping[str, Any] | None:
+    if found is None or not found.probs.size:
         return None
     return {
-        "frames": probs.shape[0],
-        "speakers": probs.shape[1],
-        "frame_seconds": FRAME_SECONDS,
-        "levels": encode_posteriors(probs),
+        "frames": found.probs.shape[0],
+        "speakers": found.probs.shape[1],
+        "frame_seconds": found.frame_seconds,
+        "levels": encode_posteriors(found.probs),
     }

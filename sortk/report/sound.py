@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import zlib
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
 
 from sortk.formats import audio
-from sortk.records import Session
+from sortk.records import SAMPLE_RATE, Session
 
-SAMPLE_RATE = 16_000
 VORBIS_LEVEL = 1.0
 """Of libsndfile, 0 to 1. 30 s of conversation: 92 kB (25 kbit/s: speech is clear) in 0.1 s. Opus: 70 kB, but 1.5 s;
 MP3: 78 kB in 0.3 s, but browsers seek in it only roughly, and the cursor would lie."""
@@ -74,16 +72,6 @@ def encode_posteriors(probs: npt.NDArray[np.float32]) -> str:
     if len(levels) % 2:
         levels = np.append(levels, np.uint8(0))
     return _as_text((levels[::2] << 4 | levels[1::2]).tobytes())
-
-
-def read_posteriors(path: Path) -> npt.NDArray[np.float32] | None:
-    """(frames, speakers); none if there is no such file."""
-    if not path.is_file():
-        return None
-    probs = np.load(path, allow_pickle=False)
-    if probs.ndim != 2:
-        raise ValueError(f"{path}: posteriors are frames x speakers, not an array of shape {probs.shape}")
-    return np.asarray(probs, np.float32)
 
 
 def _as_text(content: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from sortk.records import Segment
+from sortk.spans import count_speakers, to_seconds
 
 WIDTH, LEFT, RIGHT = 1200, 140, 24
 TOP, ROW, BAR = 44, 46, 30
@@ -67,8 +68,8 @@ class _Picture:
             yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#555555">{tick * step:g} s</text>'
 
     def overlaps(self, segments: Sequence[Segment], bottom: float) -> Iterator[str]:
-        for start, end in _overlapping(segments):
-            yield self._box(start, end, TOP, bottom - TOP, 'fill="#f3c94a" fill-opacity="0.35"')
+        for start, end in count_speakers(segments).at_least(2):
+            yield self._box(to_seconds(start), to_seconds(end), TOP, bottom - TOP, 'fill="#f3c94a" fill-opacity="0.35"')
 
     def rows(self) -> Iterator[str]:
         for speaker in self.row_of:
@@ -101,15 +102,3 @@ class _Picture:
     def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
         width = (end - start) * self.scale
         return f'<rect x="{self.x(start):.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
-
-
-def _overlapping(segments: Iterable[Segment]) -> Iterator[tuple[float, float]]:
-    """Stretches in which at least two speak."""
-    changes = sorted(change for segment in segments for change in ((segment.start, 1), (segment.end, -1)))
-    n_speaking, began = 0, 0.0
-    for time, change in changes:
-        if n_speaking == 1 and change == 1:
-            began = time
-        elif n_speaking == 2 and change == -1 and time > began:
-            yield began, time
-        n_speaking += change

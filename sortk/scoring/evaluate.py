@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sortk.formats import rttm, seglst
+from sortk.formats import posteriors, rttm, seglst
 from sortk.formats.files import atomic_text, read_lines
 from sortk.formats.objects import encode, entries
-from sortk.inference.diarize import POOL, posteriors_path, save_posteriors, unfinished_pools
-from sortk.inference.postprocess import Postprocess, find_segments, name_segments
+from sortk.formats.postprocess import Postprocess
+from sortk.inference.diarize import POOL, unfinished_pools
+from sortk.inference.postprocess import find_segments, name_segments
 from sortk.records import Session
 from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
@@ -53,7 +54,7 @@ def evaluate_diarizer(
         return folder / name / f"{session.session_id}.rttm"
 
     def is_done(session: Session) -> bool:
-        return posteriors_path(folder / "probs", session).is_file()  # written last
+        return posteriors.path_of(folder / "probs", session).is_file()  # written last
 
     references, uem = read_references(sessions)
     for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
@@ -63,7 +64,7 @@ def evaluate_diarizer(
             found = name_segments(session.session_id, find_segments(probs, chosen))
             # Times in files count from the start of the audio file, of which a session may be a part.
             rttm.write(hypothesis(name, session), [part.shift(session.offset) for part in found])
-        save_posteriors(posteriors_path(folder / "probs", session), probs)
+        posteriors.write(posteriors.path_of(folder / "probs", session), probs)
     results = []
     for name in postprocessing:
         hypotheses = {

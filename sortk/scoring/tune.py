@@ -21,23 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
+from sortk.formats import posteriors
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
-from sortk.formats.files import FormatError, atomic_text
-from sortk.inference.postprocess import (
-    FRAME_SECONDS,
-    PRESETS,
-    UNIT_SECONDS,
-    PosteriorRows,
-    Postprocess,
-    find_all_segments,
-    join_posteriors,
-    write_postprocess,
-)
-from sortk.prepare.posteriors import find_posteriors, read_posteriors
-from sortk.records import Region, RunJobs, Segment, Session
+from sortk.formats.files import atomic_text
+from sortk.formats.posteriors import Probs
+from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
+from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
+from sortk.records import FRAME_SECONDS, Region, RunJobs, Segment, Session
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.intervals import Reference, prepare_reference
 from sortk.scoring.sessions import name_sessions
@@ -48,8 +40,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 log = logging.getLogger(__name__)
-
-Probs = npt.NDArray[np.float32]
 
 SPACE = {
     "onset": (0.01, 0.99),
@@ -64,7 +54,6 @@ SPACE = {
 THRESHOLDS = ("onset", "offset")  # all others are seconds, in whole units of decisions: so 0 is a value like any other
 
 N_DECIMALS = 4  # of the values that are written: finer than posteriors and frames can tell
-EXTRA_FRAMES = 3  # by which posteriors may be longer or shorter than their session
 
 
 @dataclass(frozen=True)
@@ -310,12 +299,16 @@ def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:
 
 def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
     """The sessions of a manifest with their posteriors, <session>.npy in a folder."""
-    return make_tune_set(sessions, {session.session_id: _read_window(session, probs_dir) for session in sessions})
+    found = {session.session_id: posteriors.read_session(probs_dir, session) for session in sessions}
+    lengths = {own.frame_seconds for own in found.values()} or {FRAME_SECONDS}  # one folder has frames of one length
+    return make_tune_set(sessions, {name: own.probs for name, own in found.items()}, *lengths)
 
 
-def make_tune_set(sessions: Sequence[Session], posteriors: Mapping[str, Probs]) -> TuneSet:
+def make_tune_set(
+    sessions: Sequence[Session], probs: Mapping[str, Probs], frame_seconds: float = FRAME_SECONDS
+) -> TuneSet:
     """The sessions of a manifest with posteriors that begin where each session does."""
-    return TuneSet(posteriors, *read_references(sessions))
+    return TuneSet(probs, *read_references(sessions), frame_seconds)
 
 
 def read_references(
@@ -339,22 +332,6 @@ def _find_regions(session: Session) -> list[Region]:
     regions = session_regions(session) or [Region(session.session_id, session.offset, session.offset + length)]
     cut = ((max(0.0, part.start - session.offset), min(length, part.end - session.offset)) for part in regions)
     return [Region(session.session_id, start, end) for start, end in cut if start < end]
-
-
-def _read_window(session: Session, folder: Path) -> Probs:
-    """Posteriors of a session; if it is a window and they are of the whole recording, those of the window."""
-    path = find_posteriors(session, folder)
-    probs = read_posteriors(path)
-    if session.duration is None:
-        return probs
-    n_frames, first = round(session.duration / FRAME_SECONDS), round(session.offset / FRAME_SECONDS)
-    if abs(len(probs) - n_frames) <= EXTRA_FRAMES:
-        return probs
-    if first > 0 and len(probs) >= first + n_frames - EXTRA_FRAMES:
-        return probs[first : first + n_frames]
-    covered = len(probs) * FRAME_SECONDS
-    reason = f"{len(probs)} frames cover {covered:.2f} s, but the session lasts {session.duration:.2f} s"
-    raise FormatError(path, None, reason)
 
 
 def check_not_scored(tuned_on: Sequence[Session], scored: Sequence[Session]) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sortk.inference.postprocess import PRESETS, Postprocess, find_segments, name_segments
+from sortk.formats.postprocess import PRESETS, Postprocess
+from sortk.inference.postprocess import find_segments, name_segments
 from sortk.scoring.tune import SPACE, Objective, Term, TuneOptions, TuneSet, tune
 
 N_SESSIONS, N_FRAMES, N_SPEAKERS = 20, 7500, 4

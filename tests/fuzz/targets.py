@@ -263,7 +263,7 @@ def _read_override(parts: Parts, folder: Path) -> object:
 
 
 def _read_postprocess(path: Path) -> object:
-    from sortk.inference.postprocess import read_postprocess
+    from sortk.formats.postprocess import read_postprocess
 
     return read_postprocess(path)
 
@@ -318,9 +318,9 @@ def _array_seeds() -> list[Parts]:
 
 
 def _read_posteriors(path: Path) -> object:
-    from sortk.prepare.posteriors import read_posteriors
+    from sortk.formats import posteriors
 
-    return read_posteriors(path)
+    return posteriors.read(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

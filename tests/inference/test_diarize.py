@@ -22,7 +22,7 @@ from test_streaming import OFFLINE, SHARED, SMALL, needs_nvidia
 
 import sortk
 from sortk.cli import main
-from sortk.formats import rttm
+from sortk.formats import posteriors, rttm
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
 from sortk.inference import diarize
@@ -365,7 +365,7 @@ def test_live_on_a_pipe_equals_the_file(folder: Path, tmp_path: Path) -> None:
 
 def test_posteriors_are_written_once(model: Sortformer, tmp_path: Path) -> None:
     sessions = find_sessions([write(tmp_path / "a.wav", 0.5), write(tmp_path / "b.wav", 0.5)])
-    diarize.save_posteriors(tmp_path / "probs" / "a.npy", np.zeros((7, 3), np.float32))
+    posteriors.write(tmp_path / "probs" / "a.npy", np.zeros((7, 3), np.float32))
     diarize.write_posteriors(make(model), sessions, tmp_path / "probs")
     assert not np.load(tmp_path / "probs" / "a.npy").any() and np.load(tmp_path / "probs" / "b.npy").shape == (7, 3)
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from nemo_models import random_sortformer
 from test_streaming import SMALL
 
+from sortk.formats.postprocess import PRESETS, Postprocess
 from sortk.inference.diarize import DiarizeOptions, Diarizer
 from sortk.inference.live import SettledSegments, diarize_pcm
 from sortk.inference.load import LoadedDiarizer
-from sortk.inference.postprocess import PRESETS, Postprocess, find_segments, name_segments
+from sortk.inference.postprocess import find_segments, name_segments
 from sortk.records import Segment
 
 SECONDS = st.sampled_from([0.0, 0.01, 0.08, 0.16, 0.23, 0.42])

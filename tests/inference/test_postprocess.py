@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sortk.formats.files import FormatError
-from sortk.inference.postprocess import (
-    PRESETS,
-    Postprocess,
-    find_all_segments,
-    find_segments,
-    join_posteriors,
-    name_segments,
-    read_postprocess,
-    write_postprocess,
-)
+from sortk.formats.postprocess import PRESETS, Postprocess
+from sortk.inference.postprocess import find_all_segments, find_segments, join_posteriors, name_segments
 
 NVIDIA = Path(__file__).parents[1] / "fixtures" / "nemo" / "postproc.npz"
 
@@ -122,33 +113,6 @@ def test_records_are_named_by_the_models_outputs() -> None:
     probs = np.array([[0, 1], [0, 1], [0, 0]], np.float32)
     [segment] = name_segments("a", find_segments(probs, Postprocess()))
     assert (segment.session_id, segment.speaker, segment.start, segment.end) == ("a", "speaker_1", 0.0, 0.16)
-
-
-def test_options_survive_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "postprocess.toml"
-    write_postprocess(path, PRESETS["callhome"], {"trials": 200, "set": 'a "dev" set', "der_after": 0.125})
-    assert read_postprocess(path) == PRESETS["callhome"]
-    path.write_text("onset = 0.6\n")
-    assert read_postprocess(path) == Postprocess(onset=0.6)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("onsett = 1", "unknown key 'onsett'; keys: onset, offset"),
-        ("onset = 'x'", "onset is 'x'; it must be a number"),
-        ("onset = true", "onset is True; it must be a number"),
-        ("onset = nan", "onset must be a finite number"),
-        ("onset = 1.5", "onset must be from 0 to 1, not 1.5"),
-        ("min_duration_on = -1", "min_duration_on must not be negative"),
-        ("onset = ", "not valid TOML"),
-    ],
-)
-def test_wrong_options_are_a_sentence(tmp_path: Path, text: str, reason: str) -> None:
-    path = tmp_path / "postprocess.toml"
-    path.write_text(text)
-    with pytest.raises(FormatError, match=reason):
-        read_postprocess(path)
 
 
 def test_frames_must_be_whole_units() -> None:

@@ -25,7 +25,6 @@ from sortk.inference.transcribe import (
     Piece,
     TranscribeOptions,
     Transcriber,
-    find_active,
     lay_words,
     load_transcriber,
     order_by_arrival,
@@ -221,11 +220,6 @@ def test_columns_by_arrival() -> None:
     probs = np.array([[0.1, 0.4, 0.1, 0.9], [0.1, 0.9, 0.2, 0.9], [0.9, 0.1, 0.3, 0.1]], np.float32)
     assert order_by_arrival(probs, 0.5) == [3, 1, 0, 2]
     assert order_by_arrival(probs[:0], 0.5) == [0, 1, 2, 3]
-
-
-def test_active_spans_by_hand() -> None:
-    column = np.array([0.9, 0.9, 0.1, 0.6, 0.5], np.float32)
-    assert find_active(column, 0.5) == [(0, 160_000), (240_000, 320_000)]
 
 
 def test_words_share_the_time_of_speech_and_not_the_pauses() -> None:

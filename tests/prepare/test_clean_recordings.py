@@ -12,9 +12,9 @@ import pytest
 from sortk.formats import audio, rttm, seglst, uem
 from sortk.formats.files import FormatError
 from sortk.prepare.recordings import Recording, load_recording
-from sortk.prepare.spans import to_us
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import Region, Segment, Session
+from sortk.spans import to_us
 
 WORDS = TimestampOptions()
 Rows = Sequence[tuple[str, float, float, str]]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.formats.files import FormatError
-from sortk.prepare.posteriors import find_active_spans, find_posteriors, hear_speakers, match_speakers
+from sortk.prepare.posteriors import hear_speakers, match_speakers
 from sortk.prepare.recordings import Turns, load_recording
 from sortk.prepare.refine import refine_turns
-from sortk.prepare.spans import Profile, Span, merge, to_us
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import Session
+from sortk.spans import Profile, Span, merge, to_us
 
 WORDS = TimestampOptions()
 Times = tuple[float, float]
@@ -130,11 +130,6 @@ def test_refinement_keeps_its_promises(
 # Posteriors
 
 
-def test_active_frames_become_spans_one_frame_wider() -> None:
-    probs = np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.1], [0.1, 0.9], [0.1, 0.1]], np.float32)
-    assert find_active_spans(probs, 1_000_000, 0.5) == [[(1_000_000, 1_240_000)], [(1_160_000, 1_400_000)]]
-
-
 def test_speakers_are_matched_by_common_time() -> None:
     turns = {"A": spans((0, 4)), "B": spans((4, 8)), "C": spans((8, 9))}
     columns = [spans((4.5, 8)), spans((0, 4.5))]
@@ -147,15 +142,6 @@ def make_session(folder: Path, offset: float = 0.0) -> Session:
     rttm = folder / "m.rttm"
     rttm.write_text(f"SPEAKER m 1 {offset + 1} 2 <NA> <NA> A <NA> <NA>\n")
     return Session("m", folder / "audio.flac", duration=4.0, offset=offset, rttm_path=rttm)
-
-
-def test_posteriors_are_found_by_session_or_audio(tmp_path: Path) -> None:
-    session = make_session(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no posteriors of session m \(m.npy\)"):
-        find_posteriors(session, tmp_path)
-    for name in ("audio.npy", "m.npy"):
-        np.save(tmp_path / name, np.zeros((50, 4), np.float16))
-        assert find_posteriors(session, tmp_path) == tmp_path / name
 
 
 @pytest.mark.parametrize("n_frames", [50, 150, 180])

@@ -27,7 +27,7 @@ from sortk.prepare.rules import (
     starts_with_fillers,
     window_rules,
 )
-from sortk.prepare.spans import Profile, to_us
+from sortk.spans import Profile, to_us
 
 SECOND = 1_000_000
 Times = tuple[float, float]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.prepare.recordings import TimedWord
-from sortk.prepare.spans import Profile, Span, Stretch, clip, intersect, merge, to_seconds, to_us
 from sortk.prepare.windows import best_cut, count_word_cuts, cut_samples, cut_windows, find_gaps
+from sortk.spans import Profile, Span, merge, to_us
 
 SECOND = 1_000_000
 spans = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)).map(lambda pair: (pair[0], sum(pair))), max_size=25)
@@ -19,40 +19,6 @@ def seconds(*pairs: tuple[float, float]) -> list[Span]:
 
 def words(*pairs: tuple[float, float]) -> list[TimedWord]:
     return [TimedWord(start, end, "A", "word") for start, end in sorted(seconds(*pairs))]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Spans
-
-
-def test_spans_by_hand() -> None:
-    assert merge([(5, 7), (0, 2), (2, 3), (6, 9)]) == [(0, 3), (5, 9)]
-    assert clip([(0, 3), (5, 9), (12, 13)], 3, 8) == [(5, 8)]
-    assert intersect([(0, 4), (6, 10)], [(2, 7), (8, 9)]) == [(2, 4), (6, 7), (8, 9)]
-    assert to_us(to_seconds(1_113_845_375)) == 1_113_845_375
-
-
-def test_a_profile_counts_speakers() -> None:
-    profile = Profile([(10, 20), (15, 30), (30, 40)])
-    assert profile.stretches(0, 35) == [(0, 10, 0), (10, 15, 1), (15, 20, 2), (20, 35, 1)]
-    assert profile.stretches(15, 15) == [Stretch(15, 15, 2)]
-    assert profile.stretches(50, 60) == [(50, 60, 0)]
-    assert [profile.count_before(time) for time in (10, 11, 20, 40, 41)] == [0, 1, 2, 1, 0]
-
-
-@given(spans, spans)
-@settings(deadline=None)
-def test_spans_agree_with_counting_every_moment(first: list[Span], second: list[Span]) -> None:
-    def moments(some: list[Span]) -> set[int]:
-        return {moment for start, end in some for moment in range(start, end)}
-
-    merged, other = merge(first), merge(second)
-    assert moments(merged) == moments(first)
-    assert all(before[1] < after[0] for before, after in pairwise(merged))
-    assert moments(intersect(merged, other)) == moments(first) & moments(second)
-    for start, end, count in Profile(first).stretches(5, 320):
-        for moment in range(start, end):
-            assert count == sum(span[0] <= moment < span[1] for span in first)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,10 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from sortk.records import Segment
-from sortk.report.curves import measure_ratios, read_training
+from sortk.report.curves import read_training
 
 
 def test_steps_count_over_all_phases(tmp_path: Path) -> None:
@@ -22,10 +19,3 @@ def test_steps_count_over_all_phases(tmp_path: Path) -> None:
     assert curves["phases"] == [{"name": "short", "x": 0}, {"name": "long", "x": 20}] and curves["steps"] == 30
     assert curves["train"]["loss"] == [[10, 2.0], [20, 1.0], [30, 0.5]] and curves["train"]["pil"] == [[30, 0.25]]
     assert curves["valid"]["der"] == [[20, 0.5]]
-
-
-def test_ratios_of_a_session() -> None:
-    segments = [Segment("s", "a", 1, 5), Segment("s", "b", 4, 6), Segment("s", "a", 8, 9)]
-    # someone speaks for 6 s, two for 1 s, nobody for 4 of 10 s
-    assert measure_ratios(segments, 10.0) == (pytest.approx(1 / 6), pytest.approx(0.4))
-    assert measure_ratios([], 10.0) == (0.0, 1.0) and measure_ratios([], 0.0) == (0.0, 0.0)

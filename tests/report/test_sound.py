@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import base64
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_posteriors, renumber_stream
+from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, renumber_stream
 
 
 def test_posteriors_in_sixteenths_two_to_a_byte() -> None:
@@ -47,10 +46,3 @@ def test_equal_sound_gives_equal_bytes_that_are_still_ogg() -> None:
     # libsndfile drops pages whose checksum is wrong
     pages = [soundfile.read(io.BytesIO(ogg))[0] for ogg in (as_written, renumber_stream(as_written))]
     assert np.array_equal(*pages)
-
-
-def test_posteriors_that_are_not_there_and_that_are_none(tmp_path: Path) -> None:
-    assert read_posteriors(tmp_path / "no.npy") is None
-    np.save(tmp_path / "flat.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"flat.npy: posteriors are frames x speakers, not an array of shape \(3,\)"):
-        read_posteriors(tmp_path / "flat.npy")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sortk.formats import rttm
+from sortk.formats.postprocess import Postprocess
 from sortk.inference import diarize
 from sortk.inference.diarize import unfinished_pools
-from sortk.inference.postprocess import Postprocess
 from sortk.records import Segment, Session
 from sortk.scoring import evaluate
 from sortk.scoring.der_counts import DerOptions

@@ -25,7 +25,8 @@ from sortk.cli import main
 from sortk.formats import manifest, rttm
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
-from sortk.inference.postprocess import PRESETS, Postprocess, find_segments, name_segments, read_postprocess
+from sortk.formats.postprocess import PRESETS, Postprocess, read_postprocess
+from sortk.inference.postprocess import find_segments, name_segments
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import SortformerOptions
