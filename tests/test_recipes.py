@@ -23,6 +23,7 @@ from sortk.inference.diarize import Posteriors, load
 from sortk.inference.transcribe import Piece, Transcriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
+from sortk.training.options import AsrPhaseOptions, BatchLimit
 
 README = Path(__file__).parents[1] / "README.md"
 TINY = ('train_diar.size="tiny"', "tune.trials=3", 'train_diar.init=""')
@@ -232,9 +233,14 @@ def test_the_settings_are_those_of_the_paper() -> None:
     for loop in (ami.train_asr.phases[0].loop, mixtures.train_asr.phases[0].loop):
         assert (loop.optimizer, loop.annealing, loop.learning_rate) == ("adamw", "inverse_sqrt", 3e-4)
         assert (loop.min_learning_rate, loop.warmup_steps, loop.weight_decay) == (1e-6, 2500, 1e-3)
-        assert loop.batch_seconds == 64 * 20
+    for recipe in (ami, mixtures, callhome):
+        assert recipe.train_asr.label_smoothing == 0  # plain cross-entropy
+        phases = [*recipe.train_diar.phases, *(recipe.train_asr.phases if recipe.asr else ())]
+        for phase in phases:
+            assert phase.batch_limit == BatchLimit(samples=64 if isinstance(phase, AsrPhaseOptions) else 4)
+            assert (phase.loop.clip_norm, phase.loop.keep_best) == (0, 1)  # additions to the paper are off
     pretrain, finetune = callhome.train_diar.phases
-    assert (pretrain.loop.learning_rate, pretrain.loop.warmup_steps, pretrain.loop.batch_seconds) == (1e-4, 2500, 360)
+    assert (pretrain.loop.learning_rate, pretrain.loop.warmup_steps) == (1e-4, 2500)
     assert pretrain.recorded and pretrain.simulated == pytest.approx(5150 / 7180, abs=0.005)
     assert finetune.recorded and finetune.simulated == 0 and pretrain.seconds == finetune.seconds == 90
     assert (callhome.simulate.overlap, callhome.simulate.silence) == (0.12, 0.10)
@@ -245,6 +251,13 @@ def test_the_settings_are_those_of_the_paper() -> None:
     dihard3 = load_recipe("dihard3")
     assert dihard3.train_diar.init == "exp/callhome/05-train-diar/model" and not dihard3.train_diar.phases
     assert (dihard3.score.collar, dihard3.tune.sets) == (0.0, ("dev",))  # Set-A
+
+
+@pytest.mark.parametrize("name", ["ami", "audiomnist", "callhome", "librispeechmix", "mini"])
+def test_no_recipe_simulates_training_audio_that_nothing_reads(name: str) -> None:
+    recipe = load_recipe(name)
+    is_read = any(phase.recorded for phase in (*recipe.train_diar.phases, *recipe.train_asr.phases))
+    assert is_read or not recipe.simulate.hours.get("train")
 
 
 def test_own_data_by_the_recipe_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

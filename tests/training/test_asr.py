@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from spoken import SMALL_ASR, SMALL_DIARIZER, make_samples
+from spoken import SMALL_ASR, SMALL_DIARIZER, WORD_SECONDS, make_samples
 from torch.nn import functional
 
 from sortk.cli import main
 from sortk.formats import manifest
 from sortk.formats.model_folder import load_model, save_model
-from sortk.formats.sst import SstOptions
+from sortk.formats.sst import SstOptions, strip_tokens
 from sortk.formats.tokens import load_tokenizer
 from sortk.models.canary import SIZES
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import Sortformer
+from sortk.prepare.simulate import SimulateOptions, index_sources
+from sortk.records import Source
 from sortk.training.asr import (
     AsrTask,
     TextErrors,
@@ -198,6 +200,36 @@ def test_words_alone_are_a_single_speaker_asr(tmp_path: Path) -> None:
     scores = train_asr(data_in(tmp_path), SST, options, 0, tmp_path / "out")
     assert scores["wer"] == scores["cpwer"]
     assert load_model(tmp_path / "out" / "model")[1]["sst_level"] is None
+
+
+def test_speech_on_the_fly_needs_no_training_manifest(tmp_path: Path) -> None:
+    """The tokenizer learns from the words of the sources."""
+    samples = make_samples(tmp_path, 12)
+    found = [
+        Source(
+            f"u{n}", sample.audio_path, 0.0, 3 * WORD_SECONDS, ("ann", "bob")[n % 2], strip_tokens(sample.text or "")
+        )
+        for n, sample in enumerate(samples)
+    ]
+    speakers = index_sources(found, tmp_path, 16000, map)
+    data = TrainingData([], samples[:2], speakers, SimulateOptions())
+    loop = replace(LOOP, steps=1, validate_every=1)
+    phase = AsrPhaseOptions(recorded=False, simulated=1.0, seconds=4.0, max_speakers=2, loop=loop)
+    options = replace(OPTIONS, supervision="none", phases=(phase,))
+    train_asr(data, SST, options, 0, tmp_path / "out")
+    tokenizer = pretrained_in(tmp_path / "out" / "model").tokenizer
+    assert tokenizer is not None and tokenizer.decode(tokenizer.encode("one two three")) == "one two three"
+    with pytest.raises(ValueError, match="phase 'train' learns from the training manifest, which is empty"):
+        train_asr(data, SST, replace(options, phases=(replace(phase, recorded=True),)), 0, tmp_path / "other")
+
+
+def test_the_seed_has_an_offset(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    runs = {"one": (0, 5), "same": (5, 0), "other": (5, 1)}
+    for name, (seed, offset) in runs.items():
+        train_asr(data, SST, replace(OPTIONS, seed_offset=offset), seed, tmp_path / name)
+    one, same, other = (load_model(tmp_path / name / "model")[0]["asr.decoder.embedding.weight"] for name in runs)
+    assert torch.equal(one, same) and not torch.equal(one, other)
 
 
 def test_what_cannot_be_trained_is_a_sentence(tmp_path: Path) -> None:

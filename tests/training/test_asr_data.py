@@ -8,6 +8,7 @@ import pytest
 import torch
 from spoken import WORD_SECONDS, make_samples
 
+from sortk.formats.files import FormatError
 from sortk.formats.sst import SstOptions, parse_sst, strip_tokens
 from sortk.formats.tokens import train_tokenizer
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
@@ -85,6 +86,15 @@ def test_a_loader_gives_transcripts_in_other_processes_too(tmp_path: Path) -> No
     for one, other in zip(*batches, strict=True):
         assert one.tokens is not None and other.tokens is not None
         assert one.texts == other.texts and torch.equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_broken_audio_is_one_sentence(tmp_path: Path, n_workers: int) -> None:
+    session = make_samples(tmp_path, 1)[0]
+    session.audio_path.write_bytes(b"not audio")
+    loader = BatchLoader([RecordedSource([session], LABELS)], BatchLimit(samples=1), 0, n_workers)
+    with pytest.raises(FormatError, match=r"^\S+s0\.flac: [^\n]+$"):
+        list(loader.load_epoch(0))
 
 
 def _words(session: Session) -> str:

@@ -14,7 +14,8 @@ from sortk.formats import audio, rttm
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources, name_voice
 from sortk.records import Segment, Session
 from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, plan_epoch
-from sortk.training.options import BatchLimit
+from sortk.training.options import AsrPhaseOptions, BatchLimit, LoopOptions, PhaseOptions
+from sortk.training.phases import count_simulated
 from sortk.training.targets import DiarizerLabels
 
 MINUTE = BatchLimit(seconds=60.0)
@@ -39,6 +40,33 @@ def test_an_example_longer_than_a_batch_is_a_batch() -> None:
         [[(0, 0)], [(0, 1)]],
         [[(0, 1)], [(0, 0)]],
     )
+
+
+def test_a_batch_can_have_a_number_of_samples_whatever_their_length() -> None:
+    sources = [ToySource([10.0] * 7 + [90.0] * 6)]
+    plan = plan_epoch(sources, BatchLimit(samples=4), seed=0, epoch=0)
+    assert sorted(map(len, plan)) == [1, 4, 4, 4] and {i for batch in plan for _, i in batch} == set(range(13))
+    two_processes = list(BatchLoader([ToySource([0.8] * 16)], BatchLimit(samples=4), 0).load_epoch(0, 0, 1, 2))
+    assert [len(batch.names) for batch in two_processes] == [4, 4]  # each process has 4 of 8
+
+
+def test_a_phase_has_one_limit_of_a_batch() -> None:
+    assert PhaseOptions().batch_limit == BatchLimit(samples=4)  # section 5.1.3
+    assert AsrPhaseOptions().batch_limit == BatchLimit(samples=64)  # section 5.3.2
+    assert PhaseOptions(loop=LoopOptions(batch_size=3)).batch_limit == BatchLimit(samples=3)
+    assert AsrPhaseOptions(loop=LoopOptions(batch_seconds=30.0)).batch_limit == BatchLimit(seconds=30.0)
+    with pytest.raises(
+        ValueError, match=r"batch_size \(4 samples\) and batch_seconds \(360 s\) are both set; exactly one"
+    ):
+        LoopOptions(batch_size=4, batch_seconds=360.0)
+
+
+@pytest.mark.parametrize(
+    ("n_recorded", "simulated", "expected"), [(4, 0.1, 1), (9, 0.1, 1), (12, 0.5, 12), (3, 1, 400)]
+)
+def test_a_phase_that_asks_for_simulation_gets_some(n_recorded: int, simulated: float, expected: int) -> None:
+    for phase in (PhaseOptions, AsrPhaseOptions):
+        assert count_simulated(phase(simulated=simulated, seconds=90.0), n_recorded) == expected
 
 
 @pytest.mark.parametrize("n_workers", [0, 1])
@@ -77,6 +105,20 @@ def test_a_long_session_gives_another_window_every_epoch(tmp_path: Path) -> None
     first, again, other = source.load(0, 0), source.load(0, 0), source.load(0, 1)
     assert source.seconds(0) == 2.0 and len(first.samples) == 32000
     assert np.array_equal(first.samples, again.samples) and not np.array_equal(first.samples, other.samples)
+
+
+def test_windows_that_share_one_rttm_learn_their_own_recording(tmp_path: Path) -> None:
+    """As NeMo writes manifests: the RTTM names recordings, which the ids of their windows are not."""
+    session = make_session(tmp_path)
+    turns = [Segment("a", "x", 1.0, 3.0), Segment("a", "y", 2.0, 7.0), Segment("b", "z", 0.0, 8.0)]
+    rttm.write(tmp_path / "all.rttm", turns)
+    window = replace(session, session_id="a-4000", offset=4.0, duration=4.0, rttm_path=tmp_path / "all.rttm")
+    example = RecordedSource([window], DiarizerLabels(2)).load(0, 0)
+    assert example.targets.sum(axis=0).tolist() == [38, 0]  # y, from 4 to 7 s: half of frame 37, which begins at 6.96 s
+    other = replace(window, session_id="c-0", audio_path=tmp_path / "c.flac")
+    (tmp_path / "c.flac").write_bytes(session.audio_path.read_bytes())
+    with pytest.raises(ValueError, match=r"all\.rttm: has several sessions, but not 'c-0'"):
+        RecordedSource([other], DiarizerLabels(2)).load(0, 0)
 
 
 def test_a_session_without_rttm_is_named(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from sortk.corpora.espeak import EspeakOptions, prepare
 from sortk.formats import audio, rttm
 from sortk.formats.model_folder import load_model
 from sortk.models.frames import SpeakerOutput
+from sortk.prepare.simulate import SimulateOptions, index_sources
 from sortk.records import Segment, Session
-from sortk.training.diarizer import build_diarizer, count_errors, train_diarizer
+from sortk.training.diarizer import build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
 from sortk.training.phases import TrainingData
 from sortk.training.small_scale import speaker_loss, start_by_comparing
@@ -110,6 +112,55 @@ def test_the_baselines_train_too(tmp_path: Path) -> None:
         options = TrainDiarOptions(model=name, n_speakers=2, phases=(DiarPhaseOptions(loop=loop),))
         scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name)
         assert np.isfinite(scores["der"])
+
+
+@pytest.mark.parametrize(("n_old", "n_new"), [(4, 8), (8, 4)])
+def test_another_number_of_speakers_keeps_the_outputs_that_both_have(
+    n_old: int, n_new: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, config = build_diarizer(TrainDiarOptions(size="tiny", n_speakers=n_old))
+    same, _ = build_diarizer(TrainDiarOptions(size="tiny"), config)
+    assert same.options.n_speakers == n_old  # the initial model's, if it is not set
+    start_from(same, old.state_dict())
+    assert "outputs are kept" not in caplog.text
+    new, _ = build_diarizer(TrainDiarOptions(size="tiny", n_speakers=n_new), config)
+    random = new.state_dict()["speakers.weight"].clone()
+    start_from(new, old.state_dict())
+    before, after = old.state_dict(), new.state_dict()
+    for name in ("speakers.weight", "speakers.bias"):
+        assert len(after[name]) == n_new and torch.equal(after[name][:4], before[name][:4])
+    assert torch.equal(after["speakers.weight"][4:], random[4:])
+    rest = "4 are new" if n_new == 8 else "4 are left out"
+    assert (
+        f"the initial model has {n_old} speakers and this one {n_new}: the first 4 outputs are kept, {rest}"
+        in caplog.text
+    )
+
+
+def test_without_an_initial_model_there_are_four_speakers() -> None:
+    for name in ("sortformer", "eend-sa", "eend-eda"):
+        assert build_diarizer(TrainDiarOptions(model=name, size="tiny"))[0].options.n_speakers == 4
+    eend, config = build_diarizer(TrainDiarOptions(model="eend-sa", n_speakers=3))
+    assert build_diarizer(TrainDiarOptions(model="eend-sa"), config)[0].options == eend.options
+
+
+def test_a_phase_with_the_name_of_the_warm_up_is_refused() -> None:
+    phases = (DiarPhaseOptions("encoder-warmup", loop=LOOP),)
+    with pytest.raises(ValueError, match="phase 'encoder-warmup' has the name of the encoder warm-up; give the phase"):
+        replace(OPTIONS, phases=phases)
+    assert replace(OPTIONS, encoder_warmup=WarmupOptions(), phases=phases).phases == phases  # no warm-up
+
+
+def test_conversations_on_the_fly_need_no_training_manifest(tmp_path: Path) -> None:
+    found = prepare(EspeakOptions(speakers=3, utterances_per_speaker=3), tmp_path / "voices", 0, map)
+    speakers = index_sources(found, tmp_path, 16000, map)
+    data = TrainingData([], make_sessions(tmp_path, 1), speakers, SimulateOptions())
+    loop = replace(LOOP, steps=1, validate_every=1)
+    phase = DiarPhaseOptions(recorded=False, simulated=1.0, seconds=9.0, max_speakers=2, speaker_weight=0.1, loop=loop)
+    options = replace(OPTIONS, encoder_warmup=WarmupOptions(), phases=(phase,))
+    assert np.isfinite(train_diarizer(data, options, 0, tmp_path / "out")["der"])
+    with pytest.raises(ValueError, match="phase 'train' learns from the training manifest, which is empty"):
+        train_diarizer(data, replace(options, phases=(replace(phase, recorded=True),)), 0, tmp_path / "other")
 
 
 def test_a_phase_that_simulates_needs_sources(tmp_path: Path) -> None:

@@ -84,19 +84,64 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert curves[0] == curves[1]
 
 
-def test_sigterm_saves_and_stops(tmp_path: Path, toy_loader: BatchLoader) -> None:
-    class Terminated(ToyTask):
-        def forward(self, batch):  # type: ignore[no-untyped-def]
-            if self.progress == 7 / 20:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().forward(batch)
+class Signalled(ToyTask):
+    """Gets a signal in the middle of a step, or when it validates."""
 
-    before = signal.getsignal(signal.SIGTERM)
+    def __init__(self, number: int, at: float = 7 / 20, again: bool = False) -> None:
+        super().__init__()
+        self.number, self.at, self.again = number, at, again
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        if self.progress == self.at:
+            for _ in range(1 + self.again):
+                os.kill(os.getpid(), self.number)
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_save_a_checkpoint_and_stop(
+    tmp_path: Path, toy_loader: BatchLoader, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = signal.getsignal(number)
     with pytest.raises(TrainingStopped, match="at step 8, with a checkpoint; run the same command again"):
-        train(Terminated(), toy_loader, OPTIONS, tmp_path / "stopped", CPU)
-    assert signal.getsignal(signal.SIGTERM) == before
-    resumed, undisturbed = run(tmp_path / "stopped", toy_loader), run(tmp_path / "whole", toy_loader)
+        train(Signalled(number), toy_loader, OPTIONS, tmp_path / "stopped", CPU, "long")
+    assert signal.getsignal(number) == before
+    assert ("press Ctrl-C again to stop at once" in caplog.text) == (number == signal.SIGINT)
+    caplog.set_level("INFO")
+    resumed, undisturbed = ToyTask(), ToyTask()
+    train(resumed, toy_loader, OPTIONS, tmp_path / "stopped", CPU, "long")
+    assert "resuming phase long at step 8 of 20" in caplog.text
+    train(undisturbed, toy_loader, OPTIONS, tmp_path / "whole", CPU, "long")
     assert torch.equal(weights_of(undisturbed), weights_of(resumed))
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train(Signalled(signal.SIGINT, again=True), toy_loader, OPTIONS, tmp_path, CPU)
+    assert not isinstance(raised.value, TrainingStopped)
+
+
+def test_a_signal_in_the_last_validation_is_not_lost(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    """The next phase must not start."""
+
+    class Validating(ToyTask):
+        def validate(self, device: torch.device) -> dict[str, float]:
+            if self.progress == 19 / 20:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().validate(device)
+
+    with pytest.raises(TrainingStopped, match="at step 20"):
+        train(Validating(), toy_loader, OPTIONS, tmp_path, CPU)
+    assert train(ToyTask(), toy_loader, OPTIONS, tmp_path, CPU).step == 20
+
+
+def test_a_warm_up_longer_than_the_training_is_reported(
+    tmp_path: Path, toy_loader: BatchLoader, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path / "short", toy_loader)
+    assert "warmup_steps" not in caplog.text
+    run(tmp_path / "long", toy_loader, replace(OPTIONS, steps=2, warmup_steps=20))
+    assert "phase train: warmup_steps (20) is more than steps (2), so the learning rate stays below" in caplog.text
 
 
 def test_a_finished_run_is_not_trained_further(tmp_path: Path, toy_loader: BatchLoader) -> None:

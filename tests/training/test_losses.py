@@ -98,6 +98,24 @@ def test_each_sample_counts_the_same_whatever_its_length() -> None:
     assert together.permutation.tolist() == [part.permutation[0].tolist() for part in parts]
 
 
+@pytest.mark.parametrize("lengths", [None, [20, 7, 1]])
+def test_what_training_runs_is_the_stated_losses(lengths: list[int] | None) -> None:
+    """hybrid_loss at alpha 1 and 0, bit by bit, and in between their mixture; the gradients, too."""
+    logits, targets = random_batch(4)
+    logits.requires_grad_()
+    valid = None if lengths is None else torch.tensor(lengths)
+
+    def gradient(loss: Tensor) -> Tensor:
+        return torch.autograd.grad(loss, logits, retain_graph=True)[0]
+
+    sort, pil = sort_loss(logits, targets, valid), pil_loss(logits, targets, valid)
+    for stated, alpha in ((sort, 1.0), (pil, 0.0)):
+        run = hybrid_loss(logits, targets, valid, alpha).total
+        assert torch.equal(run, stated) and torch.equal(gradient(run), gradient(stated))
+    mixed = hybrid_loss(logits, targets, valid, 0.3).total
+    torch.testing.assert_close(gradient(mixed), 0.3 * gradient(sort) + 0.7 * gradient(pil))
+
+
 def test_padding_has_no_gradient() -> None:
     logits, targets = random_batch(3)
     logits.requires_grad_()
