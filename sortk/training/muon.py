@@ -1,4 +1,5 @@
-"""Muon (Jordan et al. 2024): the momentum of a weight matrix is made orthogonal before it becomes an update.
+"""Muon (Jordan et al. 2024): the momentum of a weight matrix is made orthogonal before it becomes an update. Not the
+paper's: it is for small models that start from random weights.
 
 An update of AdamW is dominated by a few directions. With U S V^T the momentum, Muon takes U V^T: every direction counts
 the same, and small models learned in fewer steps here. For matrices inside layers; all other weights are AdamW's.
