@@ -55,9 +55,9 @@ def prepare_into(options: PrepareOptions, out: Path, seed: int, run_jobs: RunJob
 
 def simulate(run: StageRun) -> None:
     """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each. The same of
-    random mixtures, and of the mixtures that stage 0 lists. With none of them, nothing."""
+    random mixtures, and of those that stage 0 lists. mixtures/<split>.jsonl lists those that training renders."""
     from sortk.formats import sources
-    from sortk.prepare.librispeechmix import mix_at_random, mix_lists
+    from sortk.prepare.librispeechmix import list_at_random, mix_at_random, mix_lists
     from sortk.prepare.simulate import simulate_splits
 
     prepared, options = run.inputs["prepare"], run.recipe.simulate
@@ -70,9 +70,13 @@ def simulate(run: StageRun) -> None:
                 "corpus's own list of mixtures"
             )
     summaries = simulate_splits(utterances, options, run.recipe.seed, run.out, run.run_jobs)
-    summaries |= mix_at_random(utterances, options.mixtures, run.recipe.seed, run.out, run.run_jobs)
+    listed_only = {name: count for name, count in options.mixtures.items() if name in options.on_the_fly}
+    rendered = {name: count for name, count in options.mixtures.items() if name not in options.on_the_fly}
+    summaries |= mix_at_random(utterances, rendered, run.recipe.seed, run.out, run.run_jobs)
     summaries |= mix_lists(lists, run.out, run.run_jobs)
-    write_json(run.out / "summary.json", {name: summary.to_json() for name, summary in summaries.items()})
+    made = {name: summary.to_json() for name, summary in summaries.items()}
+    made |= list_at_random(utterances, listed_only, run.recipe.seed, run.out)
+    write_json(run.out / "summary.json", made)
 
 
 def clean(run: StageRun) -> None:
@@ -171,10 +175,12 @@ def _read_training_data(run: StageRun, folder: Path) -> TrainingData:
     """Read the manifests of the folder, of which train.jsonl may be missing (`hours.train = 0`), and the voices of
     stage 1 that models may learn from."""
     from sortk.formats import manifest, sources
+    from sortk.formats.mixlist import IndexedList
+    from sortk.prepare.librispeechmix import ListedMixtures, list_path
     from sortk.prepare.simulate import read_speakers
     from sortk.training.phases import TrainingData
 
-    train = folder / "train.jsonl"
+    train, mixtures = folder / "train.jsonl", list_path(run.inputs["simulate"], "train")
     utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
     names = {source.speaker for source in utterances if source.split == "train"}
     return TrainingData(
@@ -182,6 +188,7 @@ def _read_training_data(run: StageRun, folder: Path) -> TrainingData:
         manifest.read(folder / "valid.jsonl"),
         [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in names],
         run.recipe.simulate,
+        ListedMixtures(IndexedList(mixtures), mixtures.parent, rounds=False) if mixtures.exists() else None,
     )
 
 

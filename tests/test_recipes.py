@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from sortk.cli import main
 from sortk.corpora.audiomnist import DIGITS
 from sortk.corpora.miniature import Studio
-from sortk.formats import manifest, rttm
+from sortk.formats import manifest, mixlist, rttm
 from sortk.inference.diarize import Posteriors, load
 from sortk.inference.transcribe import Piece, Transcriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
@@ -174,7 +174,10 @@ def test_librispeechmix(tmp_path: Path) -> None:
     assert [entry["test_set"] for entry in measured["wer"]] == ["test-1mix", "test-2mix", "test-3mix"]
     counted = {entry["settings"]["counted_as"] for entry in measured["wer"]}  # type: ignore[index]
     assert counted == {"cpwer"}  # as Appendix D has it, whatever the model has written
-    for name, count in (("train", 12), ("valid", 12), ("test-3mix", 4)):  # all of them, whole
+    simulated = tmp_path / "variant-debug" / "01-simulate"
+    assert len(mixlist.read(simulated / "mixtures" / "train.jsonl")) == 12  # rendered while the models learn
+    assert not (simulated / "train.jsonl").exists() and not list((simulated / "audio").glob("train*"))
+    for name, count in (("valid", 12), ("test-3mix", 4)):  # all of them, whole
         assert count_lines(tmp_path, f"01-simulate/{name}.jsonl") == count
         assert count_lines(tmp_path, f"04-sst/scored/{name}.jsonl") == count
 

@@ -6,7 +6,7 @@ The evaluation mixtures follow the official lists to the sample; the training ki
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,10 +26,14 @@ MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mi
 
 
 class ListedMixtures:
-    """The mixtures of an official list, made from the LibriSpeech folder that its paths are relative to."""
+    """The mixtures of a list, made from the LibriSpeech folder that its paths are relative to.
 
-    def __init__(self, mixtures: Sequence[Mixture], librispeech: Path) -> None:
-        self.mixtures, self.librispeech = mixtures, librispeech
+    An official list has whole files and `rounds` their durations, so that those of the audio count. The durations of a
+    list that was drawn here (`list_at_random`) are exact.
+    """
+
+    def __init__(self, mixtures: Sequence[Mixture], librispeech: Path, rounds: bool = True) -> None:
+        self.mixtures, self.librispeech, self.rounds = mixtures, librispeech, rounds
         self._audio = SourceAudio(SAMPLE_RATE)
 
     def session_id(self, index: int) -> str:
@@ -38,8 +42,12 @@ class ListedMixtures:
     def plan(self, index: int) -> Plan:
         mixture = self.mixtures[index]
         paths = [find_audio(self.librispeech, utterance.wav) for utterance in mixture.utterances]
-        utterances = tuple(map(_with_true_duration, mixture.utterances, paths))
-        return plan_mixture(replace(mixture, utterances=utterances), paths)
+        if self.rounds:
+            mixture = replace(mixture, utterances=tuple(map(_with_true_duration, mixture.utterances, paths)))
+        return plan_mixture(mixture, paths)
+
+    def __len__(self) -> int:
+        return len(self.mixtures)
 
     def render(self, plan: Plan) -> Int16:
         return render(plan, self._audio)
@@ -67,6 +75,35 @@ def mix_at_random(
     return summaries
 
 
+def list_at_random(
+    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path
+) -> dict[str, dict[str, float]]:
+    """Write mixtures/<split>.jsonl, the same mixtures as `mix_at_random` makes; training renders them on the fly.
+
+    Returns how many mixtures and hours each list has. Memory does not grow with their number.
+    """
+    summaries = {}
+    for split, count in counts.items():
+        mixer, hours = RandomMixtures([source for source in sources if source.split == split], seed, split), 0.0
+
+        def draw_all(mixer: RandomMixtures = mixer, count: int = count) -> Iterator[Mixture]:
+            nonlocal hours
+            for index in range(count):
+                mixture = mixer.draw(index)
+                hours += mixture.duration / 3600
+                yield mixture
+
+        mixlist.write(list_path(out, split), draw_all())
+        summaries[split] = {"mixtures": count, "hours": round(hours, 4)}
+        log.info("%s: %d mixtures, %.2f h, to be rendered on the fly", list_path(out, split).name, count, hours)
+    return summaries
+
+
+def list_path(simulated: Path, split: str) -> Path:
+    """Return where stage 1 lists the mixtures of a set that is rendered on the fly."""
+    return simulated / "mixtures" / f"{split}.jsonl"
+
+
 class RandomMixtures:
     """An endless set of training mixtures: one to three speakers, random delays, every utterance overlapped."""
 
@@ -83,17 +120,21 @@ class RandomMixtures:
     def session_id(self, index: int) -> str:
         return f"{self.set_name}-{index:07d}"
 
-    def plan(self, index: int) -> Plan:
+    def draw(self, index: int) -> Mixture:
+        """Return the utterances of a mixture and their delays; `wav` is the path of the audio."""
         rng = Random(f"{self.seed} {self.session_id(index)}")
         n_speakers = rng.randint(1, self.max_speakers)
         chosen = [rng.choice(utterances) for utterances in rng.sample(self.by_speaker, n_speakers)]
         delays = _draw_delays([source.duration for source in chosen], rng)
         utterances = tuple(
-            Delayed("", source.speaker, source.text, delay, source.duration)
+            Delayed(str(source.audio_path), source.speaker, source.text, delay, source.duration, source.offset)
             for source, delay in zip(chosen, delays, strict=True)
         )
-        mixture = Mixture(self.session_id(index), utterances)
-        return plan_mixture(mixture, [source.audio_path for source in chosen], [source.offset for source in chosen])
+        return Mixture(self.session_id(index), utterances)
+
+    def plan(self, index: int) -> Plan:
+        mixture = self.draw(index)
+        return plan_mixture(mixture, [Path(utterance.wav) for utterance in mixture.utterances])
 
     def render(self, plan: Plan) -> Int16:
         return render(plan, self._audio)
@@ -109,13 +150,10 @@ def _draw_delays(durations: Sequence[float], rng: Random) -> list[float]:
     return delays
 
 
-def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path], offsets: Sequence[float] | None = None) -> Plan:
+def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> Plan:
     """The plan of a mixture: utterance i, unchanged, from sample int(16000 delay_i) on."""
-    parts = sorted(
-        zip(mixture.utterances, audio_paths, offsets or [0.0] * len(audio_paths), strict=True),
-        key=lambda part: part[0].delay,
-    )
-    names = list(dict.fromkeys(utterance.speaker for utterance, _, _ in parts))
+    parts = sorted(zip(mixture.utterances, audio_paths, strict=True), key=lambda part: part[0].delay)
+    names = list(dict.fromkeys(utterance.speaker for utterance, _ in parts))
     turns = [_whole_utterance(*part, names) for part in parts]
     return Plan(
         session_id=mixture.mixture_id,
@@ -127,16 +165,16 @@ def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path], offsets: Sequenc
     )
 
 
-def _whole_utterance(utterance: Delayed, audio_path: Path, offset: float, names: Sequence[str]) -> PlannedTurn:
+def _whole_utterance(utterance: Delayed, audio_path: Path, names: Sequence[str]) -> PlannedTurn:
     first = int(utterance.delay * SAMPLE_RATE)  # cut off, not rounded, as the official script does
     n_samples = round(utterance.duration * SAMPLE_RATE)
     words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
-    piece = PlannedPiece(audio_path, offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
+    piece = PlannedPiece(audio_path, utterance.offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
     return PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,))
 
 
 def _with_true_duration(utterance: Delayed, path: Path) -> Delayed:
-    """The length that the audio has, if it is there: the lists round theirs."""
+    """The length that the audio has, if it is there: the official lists round theirs."""
     if not path.exists():
         return utterance
     seconds = audio.info(path).seconds

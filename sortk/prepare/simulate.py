@@ -63,9 +63,13 @@ class SimulateOptions:
     sample_rate: int = SAMPLE_RATE
     # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
     mixtures: dict[str, int] = field(default_factory=dict, metadata=LATER)
+    # Splits of `mixtures` that stage 1 only lists; training renders them on the fly, so that they need no files.
+    on_the_fly: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         _require(all(count > 0 for count in self.mixtures.values()), "mixtures must be numbers from 1 on")
+        for name in self.on_the_fly:
+            _require(name in self.mixtures, f"on_the_fly names {name!r}, which is not a key of mixtures")
         for hours in self.hours.values():
             _require(0 <= hours <= MAX_HOURS, f"hours must be from 0 (none) to {MAX_HOURS:g}, not {hours:g}")
         _require(

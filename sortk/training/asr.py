@@ -6,6 +6,7 @@ and the tokenizer; the diarizer is inside.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sortk.formats.mixlist import Mixture
 from sortk.formats.model_folder import SST_LEVEL, save_model
 from sortk.formats.sst import GRAMMARS, Level, SstOptions, parse_any, parse_sst, strip_tokens
 from sortk.formats.tokens import (
@@ -127,7 +129,13 @@ def _check_transcripts(sessions: Sequence[Session], level: Level | None) -> None
 def _find_longest(data: TrainingData, phase: AsrPhaseOptions) -> float:
     """Return the seconds of the longest example of a phase."""
     recorded = [session.duration or 0.0 for session in data.train] if phase.recorded else []
+    recorded += [mixture.duration for mixture in _some_mixtures(data)] if phase.recorded else []
     return max([*recorded, phase.seconds if phase.simulated > 0 else 0.0])
+
+
+def _some_mixtures(data: TrainingData) -> Iterator[Mixture]:
+    """Yield the first mixtures of the list, which may be of millions: enough to know their lengths and words."""
+    return itertools.islice(data.mixtures.mixtures, 50_000) if data.mixtures else iter(())
 
 
 def _find_tokenizer(data: TrainingData, options: TrainAsrOptions, out: Path) -> Tokenizer:
@@ -143,6 +151,8 @@ def _find_texts(data: TrainingData) -> Iterator[str]:
     """Yield the texts of the training manifest, and of the sources of speech on the fly."""
     for session in data.train:
         yield session.text or ""
+    for mixture in _some_mixtures(data):
+        yield from (utterance.text for utterance in mixture.utterances)
     for speaker in data.speakers:
         for utterance in read_index(speaker.path):
             yield " ".join(word.text for piece in utterance for word in piece.words)

@@ -2,6 +2,7 @@
 
 RecordedSource    sessions of a manifest: a random window of each, every epoch, or all of it
 SimulatedSource   conversations that are simulated on the fly, new ones every epoch
+MixtureSource     mixtures of a list, rendered on the fly; an epoch is the next part of the list
 plan_epoch        which examples go into which batch of an epoch: nothing is loaded
 BatchLoader       loads planned batches, in other processes if asked to
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 from sortk.formats import audio
 from sortk.formats.annotation import prefer_rttm, recorded_segments
 from sortk.models.frames import SAMPLE_RATE, count_frames
+from sortk.prepare.librispeechmix import ListedMixtures
 from sortk.prepare.simulate import Simulator
 from sortk.records import Segment, Session
 from sortk.training.options import BatchLimit
@@ -59,7 +61,7 @@ class Source(Protocol):
     """A numbered collection of examples."""
 
     def __len__(self) -> int: ...
-    def seconds(self, index: int) -> float:
+    def seconds(self, index: int, epoch: int) -> float:
         """Return an example's length, known before it is loaded."""
 
     def load(self, index: int, epoch: int) -> Example: ...
@@ -82,11 +84,11 @@ class RecordedSource:
     def __len__(self) -> int:
         return len(self.sessions)
 
-    def seconds(self, index: int) -> float:
+    def seconds(self, index: int, epoch: int) -> float:
         return min(self.sessions[index].duration or 0.0, self.max_seconds)
 
     def load(self, index: int, epoch: int) -> Example:
-        session, seconds = self.sessions[index], self.seconds(index)
+        session, seconds = self.sessions[index], self.seconds(index, epoch)
         room = (session.duration or 0.0) - seconds
         start = session.offset + Random(f"{self.seed} {epoch} {session.session_id}").uniform(0.0, room)
         samples = audio.read(session.audio_path, start, seconds, SAMPLE_RATE)
@@ -120,7 +122,7 @@ class SimulatedSource:
     def __len__(self) -> int:
         return self.n_sessions
 
-    def seconds(self, index: int) -> float:
+    def seconds(self, index: int, epoch: int) -> float:
         return self.simulator.options.seconds
 
     def load(self, index: int, epoch: int) -> Example:
@@ -132,6 +134,43 @@ class SimulatedSource:
             end = find_end(words, wanted)
             words, samples = [word for word in words if word.end <= end], samples[: round(end * SAMPLE_RATE)]
         return self.labels.make_example(Clip(plan.session_id, samples, 0.0, plan.segments(), words))
+
+
+class MixtureSource:
+    """Mixtures of a list, each rendered when it is loaded, and cut to `max_seconds`.
+
+    Epoch e is the e-th part of the list, of at most `per_epoch` mixtures; after the last part comes the first. So
+    memory does not grow with the list, which should be in random order.
+    """
+
+    def __init__(
+        self, mixer: ListedMixtures, labels: Labels, max_seconds: float = math.inf, per_epoch: int = 20_000
+    ) -> None:
+        self.mixer, self.labels, self.max_seconds = mixer, labels, max_seconds
+        self.n_sessions = min(per_epoch, len(mixer))
+        self._durations: tuple[int, list[float]] = (-1, [])  # of the mixtures of an epoch
+
+    def __len__(self) -> int:
+        return self.n_sessions
+
+    def seconds(self, index: int, epoch: int) -> float:
+        if self._durations[0] != epoch:
+            first = self._place(0, epoch)
+            part = [*self.mixer.mixtures[first : first + self.n_sessions]]
+            part += self.mixer.mixtures[: self.n_sessions - len(part)]  # the list begins anew at its end
+            self._durations = epoch, [mixture.duration for mixture in part]
+        return min(self._durations[1][index], self.max_seconds)
+
+    def load(self, index: int, epoch: int) -> Example:
+        plan = self.mixer.plan(self._place(index, epoch))
+        samples = self.mixer.render(plan).astype(np.float32) / np.float32(32768)
+        if len(samples) > self.max_seconds * SAMPLE_RATE:
+            samples = samples[: round(self.max_seconds * SAMPLE_RATE)]
+        words = plan.words() if self.labels.needs_words else []
+        return self.labels.make_example(Clip(plan.session_id, samples, 0.0, plan.segments(), words))
+
+    def _place(self, index: int, epoch: int) -> int:
+        return (epoch * self.n_sessions + index) % len(self.mixer)
 
 
 def find_end(words: Sequence[Segment], wanted: float) -> float:
@@ -158,10 +197,10 @@ def plan_epoch(sources: Sequence[Source], limit: BatchLimit, seed: int, epoch: i
     places = [(number, index) for number, source in enumerate(sources) for index in range(len(source))]
     rng.shuffle(places)
     # Sorted by length rounded to a second: within a second, the order stays random.
-    places.sort(key=lambda place: round(sources[place[0]].seconds(place[1])))
+    places.sort(key=lambda place: round(sources[place[0]].seconds(place[1], epoch)))
     batches: list[list[Place]] = []
     for place in places:
-        seconds = sources[place[0]].seconds(place[1])  # the longest so far, since they are sorted
+        seconds = sources[place[0]].seconds(place[1], epoch)  # the longest so far, since they are sorted
         if batches and limit.allows(len(batches[-1]) + 1, seconds):
             batches[-1].append(place)
         else:

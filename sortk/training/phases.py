@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from sortk.formats.tokens import Tokenizer
+from sortk.prepare.librispeechmix import ListedMixtures
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Session
 from sortk.training.checkpoint import Checkpoints
-from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, Source
+from sortk.training.data import BatchLoader, MixtureSource, RecordedSource, SimulatedSource, Source
 from sortk.training.loop import Task, train
 from sortk.training.options import PhaseOptions
 from sortk.training.processes import current_processes, wait_for_all
@@ -35,6 +36,7 @@ class TrainingData:
     valid: Sequence[Session]
     speakers: Sequence[SpeakerIndex] = ()  # sources of conversations on the fly
     simulate: SimulateOptions | None = None  # their ratios and levels
+    mixtures: ListedMixtures | None = None  # rendered on the fly; they count as recorded
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def check_data(data: TrainingData, phases: Sequence[PhaseOptions]) -> None:
     if not data.valid:
         raise ValueError("the validation manifest is empty")
     for phase in phases:
-        if phase.recorded and not data.train:
+        if phase.recorded and not data.train and not data.mixtures:
             raise ValueError(
                 f"phase {phase.name!r} learns from the training manifest, which is empty; give one, or set "
                 "recorded = false and simulated = 1"
@@ -93,8 +95,13 @@ def check_data(data: TrainingData, phases: Sequence[PhaseOptions]) -> None:
 def recorded_source(
     data: TrainingData, phase: PhaseOptions, labels: Labels, max_seconds: float, seed: int
 ) -> list[Source]:
-    """Return the phase's part of the training manifest, if it reads it."""
-    return [RecordedSource(data.train, labels, max_seconds, seed)] if phase.recorded else []
+    """Return the phase's part of the training manifest and of the list of mixtures, if it reads them."""
+    sources: list[Source] = []
+    if phase.recorded and data.train:
+        sources.append(RecordedSource(data.train, labels, max_seconds, seed))
+    if phase.recorded and data.mixtures:
+        sources.append(MixtureSource(data.mixtures, labels, max_seconds))
+    return sources
 
 
 def simulated_source(
@@ -112,7 +119,8 @@ def simulated_source(
         speeds=phase.speeds,
     )
     simulator = Simulator(data.speakers, simulated, seed, set_name)
-    return [SimulatedSource(simulator, count_simulated(phase, len(data.train)), labels, min_seconds)]
+    n_recorded = sum(len(source) for source in recorded_source(data, phase, labels, phase.seconds, seed))
+    return [SimulatedSource(simulator, count_simulated(phase, n_recorded), labels, min_seconds)]
 
 
 def count_simulated(phase: PhaseOptions, n_recorded: int) -> int:

@@ -111,7 +111,7 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
     labels = replace(LABELS, max_tokens=100)
     source = SimulatedSource(simulator, 3, labels)
-    assert (len(source), source.seconds(0)) == (3, 12)
+    assert (len(source), source.seconds(0, epoch=0)) == (3, 12)
     example, again, later = source.load(1, 0), source.load(1, 0), source.load(1, 1)
     assert example.text == again.text and np.array_equal(example.samples, again.samples)
     assert example.text != later.text  # another epoch, another conversation

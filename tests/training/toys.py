@@ -22,7 +22,7 @@ class ToySource:
     def __len__(self) -> int:
         return len(self._seconds)
 
-    def seconds(self, index: int) -> float:
+    def seconds(self, index: int, epoch: int) -> float:
         return self._seconds[index]
 
     def load(self, index: int, epoch: int) -> Example:
