@@ -8,7 +8,8 @@
     read_options(SearchOptions, {"trails": 3}, "my.toml: tune")   # unknown key 'trails'; did you mean 'trials'?
 
 Default, range and comment stand on the field, once. `Literal` types and ranges are checked whenever an object is made;
-types are checked by the reader, because whoever wrote the file is not a type checker.
+types are checked by the reader, because whoever wrote the file is not a type checker. A class with a SHORTHAND may be
+written as the value of that field alone.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         [inner] = [argument for argument in arguments if argument is not type(None)]
         return None if value is None else _convert(inner, value, where)
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+    if dataclasses.is_dataclass(hint):
+        if hasattr(hint, "SHORTHAND") and isinstance(value, str | list):
+            value = {hint.SHORTHAND: value}
         return read_options(typing.cast(type, hint), value, where)
     if origin is Literal:
         if value not in arguments:
@@ -131,7 +134,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint in (int, str, bool) and type(value) is hint:
         return value
     names = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
-    kind = "a list" if origin is tuple else "a table" if origin is dict or dataclasses.is_dataclass(hint) else ""
+    kind = "a list" if origin is tuple else "a table" if origin is dict else ""
     raise ValueError(f"{where} must be {kind or names.get(hint, hint)}, got {quote(value)}")
 
 
@@ -168,6 +171,8 @@ def format_options(options: Any, name: str = "") -> str:
 
 
 def _format_value(value: Any) -> str:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return (
             "{" + ", ".join(f"{_format_value(str(key))} = {_format_value(item)}" for key, item in value.items()) + "}"

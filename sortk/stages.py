@@ -82,7 +82,7 @@ def simulate(run: StageRun) -> None:
 def clean(run: StageRun) -> None:
     """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples to learn from),
     scored/<split>.jsonl (samples with every word, for test sets), rejected.jsonl."""
-    sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    sets = sets_of(run.inputs["prepare"], run.inputs["simulate"])
     clean_into(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs, seed=run.recipe.seed)
 
 
@@ -229,7 +229,7 @@ def tune(run: StageRun) -> None:
     options, scored = run.recipe.tune, run.recipe.score
     if not options.objective:
         options = replace(options, objective=(Term(scored.collar, scored.skip_overlap),))
-    sets = _sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    sets = sets_of(run.inputs["prepare"], run.inputs["simulate"])
     sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
     if not options.even_if_scored:
         check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
@@ -255,7 +255,7 @@ def score(run: StageRun) -> None:
     from sortk.scoring.results import Results, as_json, format_results
 
     recipe, options = run.recipe, run.recipe.score
-    sets = choose_sessions(_sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)
+    sets = choose_sessions(sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)
     postprocessing = {"none": Postprocess(), "tuned": read_postprocess(run.inputs["tune"] / "postprocess.toml")}
     diarizer, system = PooledDiarizer(run.inputs["train-diar"] / "model", run.run_jobs), recipe.train_diar.describe()
     der_options = DerOptions(options.collar, options.skip_overlap)
@@ -354,7 +354,7 @@ def _read_coverage(run: StageRun) -> list[Coverage]:
     return [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in run.recipe.score.sets]
 
 
-def _sets_of(*folders: Path) -> dict[str, list[Session]]:
+def sets_of(*folders: Path) -> dict[str, list[Session]]:
     """The sessions of the manifests <split>.jsonl in the folders, by split."""
     from sortk.formats import manifest
 

@@ -15,14 +15,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from sortk.folders import find_commit
+from sortk.formats import manifest
 from sortk.formats.files import atomic_text
 from sortk.pipeline import Experiment
 from sortk.recipe import find_recipe, load_recipe
+from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
 from sortk.scoring.paper_tables import Account, Measured, format_account, read_scores
+from sortk.scoring.results import DerResult, Results, WerResult, as_json
 from sortk.scoring.table_options import TableOptions
-from sortk.stages import find_stage, open_experiment
+from sortk.scoring.wer import Style, WerOptions
+from sortk.stages import find_stage, open_experiment, sets_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +41,8 @@ class Row:
 
     table: str
     name: str
-    experiment: Experiment
+    experiment: Experiment  # which is run and scored; of a row from files, whose test sets are scored
+    files: Path | None = None  # another system's RTTM, or transcripts
 
     @property
     def variant(self) -> str:
@@ -52,8 +59,8 @@ class Plan:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Each variant once, in the order of the rows."""
-        return list({row.variant: row.experiment for row in self.rows}.values())
+        """Each variant that is trained and scored, once, in the order of the rows."""
+        return list({row.variant: row.experiment for row in self.rows if row.files is None}.values())
 
 
 def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Plan:
@@ -61,31 +68,30 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
     for table in (option.name for option in fields(TableOptions)):
-        for name, row_variant in _list_rows(base.tables, table):
-            stacked = "+".join(filter(None, (variant, row_variant)))
-            try:
-                experiment = open_experiment(recipe, exp, overrides, stacked)
-                experiment.check_files(experiment.stages)
-            except FileNotFoundError as error:
-                notes.append(f"{name}: {error}")
-            except ValueError as error:
-                if not variant:
-                    raise
-                why = str(error).removeprefix(f"{find_recipe(recipe)}: ")
-                notes.append(f"{name}: makes no sense on top of {variant} ({why})")
-            else:
-                rows.append(Row(table, name, experiment))
+        for name, given in getattr(base.tables, table).items():
+            files = Path(given.rttm or given.words) if given.rttm or given.words else None
+            for row_variant in given.variants or ("",):
+                stacked = "+".join(filter(None, (variant, row_variant)))
+                try:
+                    experiment = open_experiment(recipe, exp, overrides, stacked)
+                    if files is None:
+                        experiment.check_files(experiment.stages)
+                    elif not files.exists():
+                        raise FileNotFoundError(f"{files}: no such file or folder")
+                except FileNotFoundError as error:
+                    notes.append(f"{name}: {error}")
+                except ValueError as error:
+                    if not variant:
+                        raise
+                    why = str(error).removeprefix(f"{find_recipe(recipe)}: ")
+                    notes.append(f"{name}: makes no sense on top of {variant} ({why})")
+                else:
+                    rows.append(Row(table, name, experiment, files))
     if not rows and not notes:
         raise ValueError(f"{find_recipe(recipe)}: names no rows of the paper's tables: [tables.table1], ...")
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
     return Plan(base.name, rows, notes)
-
-
-def _list_rows(tables: TableOptions, table: str) -> list[tuple[str, str]]:
-    """Name and variant of each row; a row of several variants once for each."""
-    rows: dict[str, str | tuple[str, ...]] = getattr(tables, table)
-    return [(name, one) for name, given in rows.items() for one in ([given] if isinstance(given, str) else given)]
 
 
 def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:
@@ -109,9 +115,32 @@ def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -
 
 def _measure(row: Row) -> Measured:
     experiment = row.experiment
+    if row.files is not None:
+        return Measured(row.name, row.variant, _score_files(row, row.files), is_from_files=True)
     scores = read_scores(experiment.folder(find_stage(SCORE)).final / "scores.json")
     times = {stage.name: experiment.status(stage).seconds for stage in experiment.stages}
     return Measured(row.name, row.variant, scores, {name: spent for name, spent in times.items() if spent is not None})
+
+
+def _score_files(row: Row, files: Path) -> dict[str, Any]:
+    """Score another system's files as stage 8 scores its own, on the test sets of the recipe."""
+    last = "simulate" if row.table == "table1" else "sst"  # the stage whose references are needed
+    experiment, recipe = row.experiment, row.experiment.recipe
+    for stage in experiment.stages[: find_stage(last).number + 1]:
+        experiment.run(stage, map)
+    folders = {stage.name: experiment.folder(stage).final for stage in experiment.stages}
+    der: list[DerResult] = []
+    wer: list[WerResult] = []
+    for name in recipe.score.sets:
+        if row.table == "table1":
+            sessions = sets_of(folders["prepare"], folders["simulate"])[name]
+            options = DerOptions(recipe.score.collar, recipe.score.skip_overlap)
+            der.append(evaluate_rttm(files, row.name, name, sessions, options))
+        else:
+            samples = manifest.read(folders["sst"] / "scored" / f"{name}.jsonl")
+            style: Style = "librispeechmix" if recipe.score.mixtures else "sorted"
+            wer += evaluate_words(files, row.name, name, samples, WerOptions(recipe.score.normalizer, style=style))
+    return as_json(Results(recipe.name, "", "", der=der, wer=wer))
 
 
 def place_results(recipe: str, exp: Path | None, variant: str) -> Path:

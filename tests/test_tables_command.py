@@ -85,3 +85,30 @@ def test_what_cannot_be_measured_is_one_sentence(recipe: Path) -> None:
     (recipe / "recipe.toml").write_text('[tables.table1]\nx = ""\n[train_diar]\ninit = "a.nemo"\n', encoding="utf-8")
     result = sortk("tables", "--recipe", recipe)
     assert result.exit_code == 1 and "no row of the tables can be measured; the first is x: a.nemo" in result.stderr
+
+
+def test_another_systems_output_is_a_row_and_worse_rows_are_marked(recipe: Path) -> None:
+    exp = recipe / "exp"
+    assert sortk("run", "--recipe", recipe, "--exp", exp, "--stop-stage", 1).exit_code == 0
+    rows = f'"the reference" = {{ rttm = "{exp / "01-simulate" / "rttm"}" }}\ngone = {{ rttm = "no/where" }}\n'
+    text = RECIPE.replace('nowhere = "missing"\n', rows)
+    (recipe / "recipe.toml").write_text(text, encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe, "--exp", exp)
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("| the reference |")]
+    assert line.split(" | ")[1] == "as given" and " 0.00 |" in line
+    hybrid = [line for line in result.stdout.splitlines() if line.startswith("| Sortformer-Hybrid-Loss |")]
+    assert len(hybrid) == 2 and all("\\*" in line for line in hybrid)  # a model of two steps
+    assert "differs from the best of its column" in result.stdout
+    assert "gone: no/where: no such file or folder" in result.stdout
+
+
+def test_a_row_is_one_thing(recipe: Path) -> None:
+    for row, sentence in (
+        ('{ rttm = "a", variants = "pil" }', "a row needs either variants, or rttm, or words"),
+        ('{ words = "a" }', "Table 1 shows who speaks when; give rttm, not words"),
+        ("3", "must be a table, got 3"),
+    ):
+        (recipe / "recipe.toml").write_text(f"[tables.table1]\nx = {row}\n", encoding="utf-8")
+        result = sortk("tables", "--recipe", recipe)
+        assert result.exit_code == 1 and sentence in result.stderr, result.output

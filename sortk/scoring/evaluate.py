@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from sortk.formats.objects import encode, entries
 from sortk.formats.postprocess import Postprocess
 from sortk.inference.diarize import POOL, unfinished_pools
 from sortk.inference.postprocess import find_segments, name_segments
-from sortk.records import Session
-from sortk.scoring.der import score_der
+from sortk.prepare.syllables import approximate_word_times
+from sortk.records import Segment, Session
+from sortk.scoring.der import read_segments, score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
 from sortk.scoring.tune import read_references
@@ -97,6 +99,55 @@ def evaluate_asr(
     for report in reports:
         log.info("%s, %s: %s %.2f %%", test_set, system, report.metric, 100 * report.overall.rate)
     return [WerResult(system, test_set, report, transcriber.decoding) for report in reports]
+
+
+def evaluate_rttm(
+    path: Path, system: str, test_set: str, sessions: Sequence[Session], options: DerOptions
+) -> DerResult:
+    """DER of another system's RTTM, a file or a folder, on a test set; sessions of other sets in it do not matter."""
+    references, uem = read_references(sessions)
+    found = read_segments(path)
+    hypotheses = {
+        session.session_id: [part.shift(-session.offset) for part in found[session.session_id]]
+        for session in sessions
+        if session.session_id in found
+    }
+    if not hypotheses:
+        raise ValueError(f"{path}: has no session of the test set {test_set}, such as {sessions[0].session_id}")
+    return DerResult(system, test_set, "as given", score_der(references, hypotheses, uem, options))
+
+
+def evaluate_words(
+    path: Path, system: str, test_set: str, samples: Sequence[Session], options: WerOptions
+) -> list[WerResult]:
+    """Word error rates of another system's transcripts, a file or a folder, on the samples of a test set.
+
+    They may be of the samples, by their ids, or of whole recordings with times: a word then belongs to the sample in
+    which its middle is.
+    """
+    found = Transcripts.read(path, predicted=True)
+    by_sample = {
+        sample.session_id: found.sessions.get(sample.session_id, ()) or _cut_words(found, sample) for sample in samples
+    }
+    if not any(by_sample.values()):
+        raise ValueError(f"{path}: has no words of the test set {test_set}, such as of {samples[0].session_id}")
+    references = Transcripts.of_sst({sample.session_id: sample.text or "" for sample in samples})
+    metrics: tuple[Metric, ...] = ("wer", "cpwer") if options.style == "sorted" else ("wer",)
+    reports = [score_words(references, replace(found, sessions=by_sample), metric, options) for metric in metrics]
+    return [WerResult(system, test_set, report, "as given") for report in reports]
+
+
+def _cut_words(found: Transcripts, sample: Session) -> list[Segment]:
+    """The words of a sample out of those of its recording, which is named by the file of its words or of its audio."""
+    names = [path.stem for path in (sample.seglst_path, sample.audio_path) if path is not None]
+    words = next((found.sessions[name] for name in names if name in found.sessions), ())
+    end = sample.offset + (sample.duration or math.inf)
+    return [
+        Segment(sample.session_id, entry.speaker, word.start, word.end, word.text)
+        for entry in words
+        for word in approximate_word_times(entry.text.split(), entry.start, entry.end)
+        if sample.offset <= (word.start + word.end) / 2 < end
+    ]
 
 
 def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Session], folder: Path) -> dict[str, str]:

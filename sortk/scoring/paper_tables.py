@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sortk.scoring import paper
-from sortk.scoring.bootstrap import bootstrap
+from sortk.scoring.bootstrap import Counts, bootstrap, compare
 from sortk.scoring.paper import Numbers
-from sortk.scoring.results import METRICS, NOT_MEASURED, describe_coverage
+from sortk.scoring.results import METRICS, NOT_MEASURED
 from sortk.scoring.tables import format_table, percent
 
 TITLES = {
@@ -25,6 +25,9 @@ TITLES = {
 PAPER = "paper: "  # how the header of a column with the paper's numbers begins
 NO_NUMBERS: Numbers = (None,)
 DER_PARTS = ("miss", "false_alarm", "confusion")
+SIGNIFICANT = 0.05
+MARK = "\\*"  # in Markdown, a star
+MARK_NOTE = f"- {MARK} differs from the best of its column (paired bootstrap over sessions, p < {SIGNIFICANT:g})"
 
 Entry = Mapping[str, Any]
 """Of scores.json: one system on one test set, with one postprocessing."""
@@ -38,6 +41,7 @@ class Measured:
     variant: str
     scores: Mapping[str, Any]  # scores.json of stage 8
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, shared ones included
+    is_from_files: bool = False  # another system's output, which was only scored here
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
             by_set = measured.setdefault((row.name, entry["postprocessing"]), {})
             by_set.setdefault(entry["test_set"], []).append(entry)
     cells = {key: _der_cells(by_set) for key, by_set in measured.items()}
+    has_marks = _mark_worse(cells, {key: _count_seconds(by_set) for key, by_set in measured.items()})
     columns = list(dict.fromkeys(name for row_cells in cells.values() for name in row_cells))
     lines = [
         [
@@ -96,7 +101,41 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
         for key, row_cells in cells.items()
     ]
     header = ["system", "postprocessing", *columns, *(PAPER + name for name in paper.TABLE_1_COLUMNS)]
-    return [format_table(header, lines, "md"), "\n".join([*_explain_means(measured), *_list_settings(rows, "der")])]
+    notes = [*_explain_means(measured), *([MARK_NOTE] if has_marks else []), *_list_settings(rows, "der")]
+    return [format_table(header, lines, "md"), "\n".join(notes)]
+
+
+def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, Counts]:
+    """Return the errors of all runs by session, for the column of each test set's overall DER."""
+    columns = {}
+    for test_set, runs in by_set.items():
+        n_speakers = list(runs[0]["by_speakers"])
+        column = f"{test_set} {n_speakers[0]} spk" if len(n_speakers) == 1 else f"{test_set} all"
+        columns[column] = _sum_runs(runs)
+    return columns
+
+
+def _sum_runs(runs: Sequence[Entry]) -> Counts:
+    sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
+    wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
+    return Counts(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
+
+
+def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, Counts]]) -> bool:
+    """Mark the rates that differ from the best of their column; returns whether there are any."""
+    has_marks = False
+    for column in dict.fromkeys(name for own in counts.values() for name in own):
+        own = {row: by_column[column] for row, by_column in counts.items() if column in by_column}
+        own = {row: count for row, count in own.items() if sum(count.scored) > 0}
+        if len(own) < 2:
+            continue
+        best = min(own, key=lambda row: sum(own[row].wrong) / sum(own[row].scored))
+        for row, count in own.items():
+            alike = len(count.wrong) == len(own[best].wrong) > 1
+            if row != best and alike and compare(own[best], count).p_value < SIGNIFICANT:
+                cells[row][column] += MARK
+                has_marks = True
+    return has_marks
 
 
 def _der_cells(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
@@ -127,9 +166,8 @@ def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
     if len(runs) == 1:
         interval: Sequence[float] | None = runs[0]["overall"].get("der_interval_95")
         return interval
-    sessions = [[run["sessions"][name] for run in runs] for name in runs[0]["sessions"]]
-    wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
-    return bootstrap(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
+    counts = _sum_runs(runs)
+    return bootstrap(counts.wrong, counts.scored)
 
 
 def _explain_means(measured: Mapping[tuple[str, str], Mapping[str, Sequence[Entry]]]) -> list[str]:
@@ -143,26 +181,34 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
         "table3": (paper.TABLE_3, paper.TABLE_3_COLUMNS),
     }[table]
     columns = list(dict.fromkeys(_wer_name(entry) for row in rows for entry in row.scores["wer"]))
-    lines = []
-    for row in rows:
-        cells = {_wer_name(entry): _wer_cell(entry) for entry in row.scores["wer"]}
-        systems = dict.fromkeys(entry["system"] for entry in row.scores["wer"])
-        lines.append(
-            [
-                row.name,
-                "; ".join(systems),
-                *(cells.get(name, NOT_MEASURED) for name in columns),
-                *_paper_cells(known.get(row.name, ()), names),
-            ]
-        )
-    header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
-    coverages = {
-        describe_coverage(test_set, coverage): None
-        for row in rows
-        for test_set, coverage in row.scores.get("coverage", {}).items()  # not in scores of before it was noted
+    by_row = {
+        number: {_wer_name(entry): _wer_cell(entry) for entry in row.scores["wer"]} for number, row in enumerate(rows)
     }
-    about = [*_list_settings(rows, "wer"), *(f"- {sentence}" for sentence in coverages)]
-    return [format_table(header, lines, "md"), "\n".join(about)]
+    has_marks = _mark_worse(by_row, {number: _count_words(row) for number, row in enumerate(rows)})
+    lines = [
+        [
+            row.name,
+            "; ".join(dict.fromkeys(entry["system"] for entry in row.scores["wer"])),
+            *(by_row[number].get(name, NOT_MEASURED) for name in columns),
+            *_paper_cells(known.get(row.name, ()), names),
+        ]
+        for number, row in enumerate(rows)
+    ]
+    header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
+    notes = [*([MARK_NOTE] if has_marks else []), *_list_settings(rows, "wer")]
+    return [format_table(header, lines, "md"), "\n".join(notes)]
+
+
+def _count_words(row: Measured) -> dict[str, Counts]:
+    """Return wrong words and reference words by session for each column that has a rate."""
+    return {
+        _wer_name(entry): Counts(
+            [session["errors"] for session in entry.get("sessions", {}).values()],
+            [session["words"] for session in entry.get("sessions", {}).values()],
+        )
+        for entry in row.scores["wer"]
+        if _wer_cell(entry) != NOT_MEASURED
+    }
 
 
 def _wer_name(entry: Entry) -> str:
@@ -193,7 +239,7 @@ def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
 
 
 def _format_times(account: Account) -> list[str]:
-    rows = {row.variant: row for rows in account.tables.values() for row in rows}
+    rows = {row.variant: row for rows in account.tables.values() for row in rows if not row.is_from_files}
     stages = list(dict.fromkeys(stage for row in rows.values() for stage in row.seconds))
     lines = [
         [

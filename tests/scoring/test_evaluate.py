@@ -109,3 +109,21 @@ def test_a_killed_transcriber_goes_on(tmp_path: Path) -> None:
     assert second.heard == ["c", "d", "e"]
     lines = (tmp_path / "words" / "sst.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines[4] == '{"session_id": "e", "text": "<spk0> word e"}' and len(lines) == 5
+
+
+def test_words_of_another_system_by_sample_or_by_recording(tmp_path: Path) -> None:
+    """Two samples of one recording, cut at 5 s; the other system's words are 4 of 5 right."""
+    samples = [
+        Session("m-0", tmp_path / "m.wav", 5.0, 0.0, "<spk0> a <spk1> b"),
+        Session("m-1", tmp_path / "m.wav", 5.0, 5.0, "<spk0> c <spk0> d <spk1> e"),
+    ]
+    (tmp_path / "by_recording.stm").write_text("m 1 x 0 1 a\nm 1 y 4.2 5.6 b\nm 1 y 6 8 c d\nm 1 x 9 10 z\n")
+    (tmp_path / "by_sample.stm").write_text("m-0 1 x 0 1 a\nm-0 1 y 1 2 b\nm-1 1 y 0 1 c d\nm-1 1 x 4 5 z\n")
+    for name in ("by_recording", "by_sample"):
+        wer, cpwer = evaluate.evaluate_words(tmp_path / f"{name}.stm", "theirs", "test", samples, WerOptions())
+        assert (wer.report.overall.wrong, wer.report.overall.words) == (1, 5)
+        assert (cpwer.report.overall.substitutions, cpwer.report.overall.wrong) == (1, 1)
+        assert {session.session_id: session.errors.wrong for session in wer.report.sessions} == {"m-0": 0, "m-1": 1}
+    (tmp_path / "other.stm").write_text("n 1 x 0 1 a\n")
+    with pytest.raises(ValueError, match="has no words of the test set test, such as of m-0"):
+        evaluate.evaluate_words(tmp_path / "other.stm", "theirs", "test", samples, WerOptions())
