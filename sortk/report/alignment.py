@@ -1,9 +1,10 @@
-"""What was said against what was heard, word by word, as cpWER aligns it (by meeteval)."""
+"""What was said against what was heard, word by word, as cpWER aligns it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+
+from sortk.edits import align
 
 SpeakerWords = Callable[[str], Mapping[str, Sequence[str]]]
 """From a serialized transcript to the words of each speaker, as they are scored."""
@@ -25,23 +26,7 @@ def align_speakers(
 
 def align_words(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Pair]:
     """With the fewest errors."""
-    from meeteval.wer.wer.time_constrained import align  # noqa: PLC0415 - slow to import
-
-    if not reference or not hypothesis:
-        return [*((word, None) for word in reference), *((None, word) for word in hypothesis)]
-    # Its alignment obeys times; a collar longer than the text lets any word meet any other.
-    found = align(
-        _entries(reference),
-        _entries(hypothesis),
-        collar=len(reference) + len(hypothesis),
-        reference_pseudo_word_level_timing="none",
-        hypothesis_pseudo_word_level_timing="none",
-        reference_sort=False,
-        hypothesis_sort=False,
-        style="index",
-    )
-    return [(None if ref is None else reference[ref], None if hyp is None else hypothesis[hyp]) for ref, hyp in found]
-
-
-def _entries(words: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"words": word, "start_time": place, "end_time": place + 1} for place, word in enumerate(words)]
+    return [
+        (None if ref is None else reference[ref], None if hyp is None else hypothesis[hyp])
+        for ref, hyp in align(reference, hypothesis)
+    ]

@@ -16,21 +16,18 @@ of a segment that has no word times start where stage 3 would say (Appendix C).
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, Literal, get_args
 
+from sortk.edits import Assignment, WordErrors
 from sortk.records import Segment
 from sortk.scoring.normalizers import NormalizerName, find_normalizer
 from sortk.scoring.sessions import name_sessions, note_sessions
 from sortk.scoring.tables import TableFormat, format_table, percent
 from sortk.scoring.wer_counts import (
-    Assignment,
-    WordErrors,
     count_by_speaker,
     count_by_speaker_and_time,
     count_by_stream,
@@ -100,11 +97,10 @@ def score_words(
     notes = note_sessions(references.sessions, hypotheses.sessions, counted_as="deleted")
     notes += [f"reference: {note}" for note in references.notes]
     notes += [f"hypothesis: {note}" for note in hypotheses.notes]
-    with _hushed():
-        sessions = [
-            _score_session(session_id, reference, hypotheses.sessions.get(session_id, ()), counted_as, options)
-            for session_id, reference in references.sessions.items()
-        ]
+    sessions = [
+        _score_session(session_id, reference, hypotheses.sessions.get(session_id, ()), counted_as, options)
+        for session_id, reference in references.sessions.items()
+    ]
     return WerReport(metric, counted_as, options, tuple(sessions), tuple(notes))
 
 
@@ -135,18 +131,6 @@ def _score_session(
     return SessionErrors(session_id, errors, count_speakers(reference), count_speakers(hypothesis), assignment)
 
 
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Without meeteval's warnings: of speakers who overlap themselves, whom any annotation has, and of collar 0."""
-    logger = logging.getLogger("preprocess")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What is told
 
@@ -163,7 +147,7 @@ def _settings(report: WerReport) -> dict[str, str | float]:
         settings |= {"counted_as": report.counted_as} if report.counted_as != "sorted" else {}
     if report.counted_as == "tcpwer":
         settings["collar"] = report.options.collar
-    return settings | {"normalizer": report.options.normalizer, "scorer": f"meeteval {version('meeteval')}"}
+    return settings | {"normalizer": report.options.normalizer, "scorer": f"kaldialign {version('kaldialign')}"}
 
 
 def as_json(report: WerReport) -> dict[str, Any]:

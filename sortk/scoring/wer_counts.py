@@ -1,4 +1,4 @@
-"""Word errors of one session, counted by meeteval: numbers that add up, and which speaker is taken for which.
+"""Word errors of one session: numbers that add up, and which speaker is taken for which.
 
 A normaliser sees all the words that are aligned as one, so that the score does not hang on how a system cuts them into
 segments: cpwer a speaker's, wer a session's, tcpwer those of an entry; orcwer an entry of the reference and a stream
@@ -9,62 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from itertools import accumulate
 from operator import attrgetter, itemgetter
-from typing import Any
 
-from meeteval.io import SegLST
-from meeteval.wer.wer.cp import cp_word_error_rate
-from meeteval.wer.wer.orc import orc_word_error_rate
-from meeteval.wer.wer.siso import siso_word_error_rate
-from meeteval.wer.wer.time_constrained import tcp_word_error_rate
-
+from sortk.edits import (
+    Assignment,
+    TimedWords,
+    WordErrors,
+    assign_segments,
+    count_edits,
+    count_timed_edits,
+    match_speakers,
+)
 from sortk.formats.files import quote
 from sortk.prepare.syllables import Rule, find_word_edges
 from sortk.records import Segment, arrival_order
 from sortk.scoring.normalizers import Normalizer
 
-MAX_SPEAKERS = 20  # of meeteval for cpwer and tcpwer; beyond, its authors suspect a mistake
+MAX_SPEAKERS = 20  # for cpwer and tcpwer; with more, the labels are probably wrong. meeteval has the same limits
 MAX_STREAMS = 10  # and for orcwer
-MAX_ORC_CELLS = 200_000_000  # that meeteval fills for one session, about 17 bytes each: more than 3 GB
+MAX_ORC_CELLS = 200_000_000  # for one session, two or four bytes each
 
-AS_GIVEN = {"reference_sort": False, "hypothesis_sort": False}  # the words are in order when meeteval gets them
 LANGUAGE = "en_US"
 RULE: Rule = "sounds"  # how long words are, to order those of overlapping segments; as in stage 3
-
-
-@dataclass(frozen=True, slots=True)
-class WordErrors:
-    """Counts that add up."""
-
-    words: int = 0  # of the reference
-    substitutions: int = 0
-    insertions: int = 0
-    deletions: int = 0
-
-    def __add__(self, other: WordErrors) -> WordErrors:
-        return WordErrors(
-            self.words + other.words,
-            self.substitutions + other.substitutions,
-            self.insertions + other.insertions,
-            self.deletions + other.deletions,
-        )
-
-    @property
-    def wrong(self) -> int:
-        return self.substitutions + self.insertions + self.deletions
-
-    @property
-    def rate(self) -> float:
-        """As a fraction of the reference: infinite if that has no words, but something is inserted."""
-        if self.words:
-            return self.wrong / self.words
-        return math.inf if self.wrong else 0.0
-
-
-Assignment = tuple[tuple[str | None, str | None], ...]
-"""Reference and hypothesis speaker; None where one has no partner."""
 
 
 def count_by_speaker(
@@ -72,10 +40,9 @@ def count_by_speaker(
 ) -> tuple[WordErrors, Assignment]:
     """cpwer."""
     _check_speakers(reference, hypothesis)
-    found = cp_word_error_rate(
-        _join_speakers(reference, normalizer), _join_speakers(hypothesis, normalizer), **AS_GIVEN
-    )
-    return _errors(found), tuple(found.assignment)
+    sides = (_join_speakers(side, normalizer) for side in (reference, hypothesis))
+    spoken, found = ({speaker: text.split() for speaker, text in side.items()} for side in sides)
+    return match_speakers(spoken, found, count_edits, [])
 
 
 def count_by_speaker_and_time(
@@ -83,33 +50,34 @@ def count_by_speaker_and_time(
 ) -> tuple[WordErrors, Assignment]:
     """tcpwer; words of an entry get times by their numbers of letters, which is meeteval's way."""
     _check_speakers(reference, hypothesis)
-    entries = [SegLST([_as_entry(segment, normalizer) for segment in side]) for side in (reference, hypothesis)]
-    found = tcp_word_error_rate(*entries, collar=_decimal(collar))
-    return _errors(found), tuple(found.assignment)
+    spoken, found = _time_words(reference, normalizer), _time_words(hypothesis, normalizer, _decimal(collar))
+    return match_speakers(spoken, found, count_timed_edits, TimedWords((), (), ()))
 
 
 def count_by_stream(
     reference: Sequence[Segment], hypothesis: Sequence[Segment], normalizer: Normalizer
 ) -> tuple[WordErrors, Assignment]:
     """orcwer; the assignment has a pair per reference segment that has words, in the order of starts."""
-    texts = [(segment.speaker, normalizer(segment.text)) for segment in _by_start(reference)]
-    texts = [(speaker, text) for speaker, text in texts if text.split()]
-    streams = {speaker: text for speaker, text in _join_speakers(hypothesis, normalizer).items() if text.split()}
-    if not streams:  # meeteval cannot do without
-        n_words = sum(len(text.split()) for _, text in texts)
+    texts = [(segment.speaker, normalizer(segment.text).split()) for segment in _by_start(reference)]
+    texts = [(speaker, words) for speaker, words in texts if words]
+    joined = _join_speakers(hypothesis, normalizer)
+    streams = {speaker: words for speaker, text in joined.items() if (words := text.split())}
+    if not streams:
+        n_words = sum(len(words) for _, words in texts)
         return WordErrors(n_words, deletions=n_words), tuple((speaker, None) for speaker, _ in texts)
     _check_streams(hypothesis[0].session_id, len(texts), streams)
-    found = orc_word_error_rate([text for _, text in texts], streams, **AS_GIVEN)
-    return _errors(found), tuple(zip((speaker for speaker, _ in texts), found.assignment, strict=True))
+    names = list(streams)
+    chosen = [names[number] for number in assign_segments([words for _, words in texts], list(streams.values()))]
+    given: dict[str, list[str]] = {name: [] for name in names}
+    for name, (_, words) in zip(chosen, texts, strict=True):
+        given[name] += words
+    errors = sum((count_edits(given[name], streams[name]) for name in names), WordErrors())
+    return errors, tuple(zip((speaker for speaker, _ in texts), chosen, strict=True))
 
 
 def count_in_order(reference: Sequence[Segment], hypothesis: Sequence[Segment], normalizer: Normalizer) -> WordErrors:
     """wer, sorted."""
-    return _errors(siso_word_error_rate(_join_words(reference, normalizer), _join_words(hypothesis, normalizer)))
-
-
-def _errors(found: Any) -> WordErrors:
-    return WordErrors(found.length, found.substitutions, found.insertions, found.deletions)
+    return count_edits(_join_words(reference, normalizer).split(), _join_words(hypothesis, normalizer).split())
 
 
 def _by_start(segments: Sequence[Segment]) -> list[Segment]:
@@ -135,18 +103,35 @@ def _join_words(segments: Sequence[Segment], normalizer: Normalizer) -> str:
     return normalizer.normalize(" ".join(word for _, _, word in sorted(timed, key=itemgetter(0, 1))))
 
 
-def _as_entry(segment: Segment, normalizer: Normalizer) -> dict[str, Any]:
+def _time_words(
+    segments: Sequence[Segment], normalizer: Normalizer, collar: Decimal | None = None
+) -> dict[str, TimedWords]:
+    """Return the words of each speaker; with a collar, a word reaches from `collar` seconds before its centre to as
+    many after it."""
+    speakers: dict[str, list[tuple[str, float, float]]] = {}
+    for segment in _by_start(segments):
+        own = speakers.setdefault(segment.speaker, [])
+        words = normalizer(segment.text).split()
+        if not words:
+            continue
+        first, last = _decimal(segment.start), _decimal(segment.end)
+        letters = [0, *accumulate(map(len, words))]
+        per_letter = (last - first) / letters[-1]
+        edges = [first + per_letter * n_letters for n_letters in letters] if len(words) > 1 else [first, last]
+        for word, start, end in zip(words, edges[:-1], edges[1:], strict=True):
+            if collar is None:
+                own.append((word, float(start), float(end)))
+            else:
+                centre = (start + end) / 2
+                own.append((word, float(centre - collar), float(centre + collar)))
     return {
-        "session_id": segment.session_id,
-        "speaker": segment.speaker,
-        "start_time": _decimal(segment.start),
-        "end_time": _decimal(segment.end),
-        "words": normalizer(segment.text),
+        speaker: TimedWords(*(tuple(column) for column in zip(*own, strict=True))) if own else TimedWords((), (), ())
+        for speaker, own in speakers.items()
     }
 
 
 def _decimal(seconds: float) -> Decimal:
-    # meeteval reads times so, and whether a word just touches another's time hangs on it.
+    # meeteval computes times so, and whether a word just touches another's time depends on it.
     return Decimal(str(seconds))
 
 
@@ -160,12 +145,12 @@ def _check_speakers(reference: Sequence[Segment], hypothesis: Sequence[Segment])
         )
 
 
-def _check_streams(session_id: str, n_segments: int, streams: Mapping[str, str]) -> None:
+def _check_streams(session_id: str, n_segments: int, streams: Mapping[str, Sequence[str]]) -> None:
     where = f"session {quote(session_id)}: {len(streams)} speakers in the hypothesis"
     if len(streams) > MAX_STREAMS:
         raise ValueError(f"{where}; orcwer takes at most {MAX_STREAMS}, so check the labels, or score cpwer")
-    n_cells = n_segments * math.prod(len(text.split()) + 1 for text in streams.values())
-    if n_cells > MAX_ORC_CELLS:
+    n_cells = n_segments * math.prod(len(words) + 1 for words in streams.values())
+    if n_cells > MAX_ORC_CELLS and len(streams) > 1:
         raise ValueError(
             f"{where} with so many words that orcwer would need {n_cells:.1e} cells, which is too much "
             f"(at most {MAX_ORC_CELLS:.0e}); score cpwer or tcpwer, or shorter sessions"

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
-import meeteval
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sortk.edits import count_edits, match_speakers
 from sortk.formats.mixlist import Mixture
 from sortk.formats.model_folder import SST_LEVEL, save_model
 from sortk.formats.sst import GRAMMARS, Level, SstOptions, parse_any, parse_sst, strip_tokens
@@ -287,19 +287,17 @@ class TextErrors:
 
 def count_text_errors(reference: str, hypothesis: str) -> TextErrors:
     """Count the errors of one clip; both are SST of any level, or empty."""
-    plain = meeteval.wer.siso_word_error_rate(strip_tokens(reference), strip_tokens(hypothesis))
-    by_speaker = meeteval.wer.cp_word_error_rate(
-        _split(reference), _split(hypothesis), reference_sort=False, hypothesis_sort=False
-    )
-    return TextErrors(float(plain.length), float(plain.errors), float(by_speaker.errors))
+    plain = count_edits(strip_tokens(reference).split(), strip_tokens(hypothesis).split())
+    by_speaker, _ = match_speakers(_split(reference), _split(hypothesis), count_edits, [])
+    return TextErrors(float(plain.words), float(plain.wrong), float(by_speaker.wrong))
 
 
-def _split(text: str) -> dict[str, str]:
+def _split(text: str) -> dict[str, list[str]]:
     """Return the words of each speaker."""
     words: dict[str, list[str]] = {}
     for turn in parse_any(text):
-        words.setdefault(turn.speaker, []).append(turn.text)
-    return {speaker: " ".join(own) for speaker, own in words.items()} or {"spk0": ""}
+        words.setdefault(turn.speaker, []).extend(turn.text.split())
+    return words
 
 
 # ---------------------------------------------------------------------------------------------------------------------
