@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -294,26 +294,7 @@ def write_report(folders: ExperimentFolders, out: Path) -> None:
     from sortk.report.experiment import format_report
 
     with atomic_text(out) as file:
-        file.write(format_report(folders, _read_speaker_words(folders)))
-
-
-def _read_speaker_words(folders: ExperimentFolders) -> Callable[[str], dict[str, list[str]]]:
-    """How the words of a serialized transcript were scored: by speaker, normalised as stage 8 was told to."""
-    from sortk.formats.sst import parse_any
-    from sortk.report.curves import read_json
-    from sortk.scoring.normalizers import find_normalizer
-
-    done = folders.file("score", "scores.json")
-    settings = read_json(done)["settings"] if done else {}
-    normalizer = find_normalizer(settings.get("score", {}).get("normalizer", "none"))
-
-    def words_of(text: str) -> dict[str, list[str]]:
-        turns: dict[str, list[str]] = {}
-        for speaker, said in parse_any(text):
-            turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
-        return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
-
-    return words_of
+        file.write(format_report(folders))
 
 
 def _score_asr(run: StageRun) -> list[WerResult]:

@@ -43,7 +43,9 @@ def test_a_room_imports_only_rooms_that_the_data_has_passed(path: Path) -> None:
     if room not in ROOMS:
         return
     for name in imported_modules(path):
-        allowed = ROOMS[room] | ({"records", "options"} if room == "models" else {"records", "spans", "edits", "options"})
+        allowed = ROOMS[room] | (
+            {"records", "options"} if room == "models" else {"records", "spans", "edits", "options"}
+        )
         assert name.split(".")[0] in allowed, f"{path.name} imports sortk.{name}"
 
 

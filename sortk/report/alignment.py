@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sortk.edits import align
-
-SpeakerWords = Callable[[str], Mapping[str, Sequence[str]]]
-"""From a serialized transcript to the words of each speaker, as they are scored."""
 
 Pair = tuple[str | None, str | None]
 """A word of the reference and one of the hypothesis; None where one has no partner."""

@@ -18,11 +18,14 @@ from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import read_lines
 from sortk.formats.objects import decode
+from sortk.formats.sst import parse_any
 from sortk.records import Segment, Session
-from sortk.report.alignment import SpeakerWords, align_speakers
+from sortk.report.alignment import align_speakers
 from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
 from sortk.report.page import encode_data, format_page
-from sortk.report.session import Scored, describe_session, describe_sound
+from sortk.report.session import describe_session, describe_sound
+from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.normalizers import find_normalizer
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ def open_experiment(exp: Path) -> ExperimentFolders:
     return folders
 
 
-def format_report(folders: ExperimentFolders, speaker_words: SpeakerWords, budget: Budget | None = None) -> str:
+def format_report(folders: ExperimentFolders, budget: Budget | None = None) -> str:
     """The page of an experiment."""
     scores_path = folders.file("score", "scores.json")
     scores = read_json(scores_path) if scores_path else {}
@@ -107,7 +110,7 @@ def format_report(folders: ExperimentFolders, speaker_words: SpeakerWords, budge
         "tuning": _read_optional(folders.file("tune", "postprocess.json"), read_json),
         "cleaning": _read_optional(folders.file("clean", "summary.json"), read_cleaning),
         "simulation": _read_optional(folders.stages.get("simulate"), read_simulation),
-        "sessions": _Sessions(folders, scores, speaker_words, budget or Budget()).describe(),
+        "sessions": _Sessions(folders, scores, budget or Budget()).describe(),
         "settings": _flatten(scores.get("settings", {})),
     }
     return format_page(f"sortk: {name}", parts)
@@ -188,7 +191,6 @@ class _Sessions:
 
     folders: ExperimentFolders
     scores: Mapping[str, Any]
-    speaker_words: SpeakerWords
     budget: Budget
 
     def describe(self) -> list[dict[str, Any]]:
@@ -261,8 +263,8 @@ class _Sessions:
         posteriors_path = posteriors.path_of(folder / "probs", session)
         found = posteriors.read(posteriors_path) if posteriors_path.is_file() else None
         words = [word for entry in samples for word in _read_heard_words(folder / "words", entry)]
-        scored = Scored(result["settings"]["collar"], result["settings"]["skip_overlap"])
-        return describe_session(session, hypothesis, found, words, scored)
+        options = DerOptions(result["settings"]["collar"], result["settings"]["skip_overlap"])
+        return describe_session(session, hypothesis, found, words, options)
 
     def _read_heard_texts(self, test_set: str) -> dict[str, str]:
         path = self.folders.file("score", f"hyp/{test_set}/words/sst.jsonl")
@@ -271,15 +273,25 @@ class _Sessions:
 
     def _align(self, entry: Mapping[str, Any], heard: Mapping[str, str]) -> dict[str, Any]:
         sample, counts = entry["sample"], entry["counts"]
-        sides = self.speaker_words(sample.text or ""), self.speaker_words(heard.get(sample.session_id, ""))
+        name = self.scores.get("settings", {}).get("score", {}).get("normalizer", "none")
+        said, found = (_words_by_speaker(text, name) for text in (sample.text or "", heard.get(sample.session_id, "")))
         assignment = [(ref, hyp) for ref, hyp in counts["assignment"]]
         return {
             "start": round(entry["start"], 3),
             "end": round(entry["start"] + (sample.duration or 0.0), 3),
             "errors": counts["errors"],
             "words": counts["words"],
-            "speakers": align_speakers(*sides, assignment),
+            "speakers": align_speakers(said, found, assignment),
         }
+
+
+def _words_by_speaker(text: str, normalizer_name: str) -> dict[str, list[str]]:
+    """Return the words of a serialized transcript as stage 8 scored them."""
+    normalizer = find_normalizer(normalizer_name)
+    turns: dict[str, list[str]] = {}
+    for speaker, said in parse_any(text):
+        turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
+    return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
 
 
 def worst_middle_best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

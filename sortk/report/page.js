@@ -618,7 +618,11 @@ class SessionView {
     context.fillStyle = this.tone("shade");
     context.fillRect(x(this.from), top, x(this.to) - x(this.from), MARK);
     context.fillStyle = this.tone(style);
-    for (const mark of this.view.marks) if (mark[2 + kind]) context.fillRect(x(mark[0]), top, Math.max(1, (mark[1] - mark[0]) * scale), MARK);
+    for (const mark of this.view.marks) {
+      context.globalAlpha = mark[5] ? 1 : 0.35; // inside a collar, or skipped: the DER does not count it
+      if (mark[2 + kind]) context.fillRect(x(mark[0]), top, Math.max(1, (mark[1] - mark[0]) * scale), MARK);
+    }
+    context.globalAlpha = 1;
   }
 
   // Each speaker's posteriors are pictures of one line, made once for a theme and stretched.

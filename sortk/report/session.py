@@ -6,24 +6,18 @@ All times in it are seconds from the start of the session.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from sortk.formats.annotation import prefer_rttm, session_regions, session_segments
+from sortk.formats.annotation import is_annotated, session_segments
 from sortk.formats.posteriors import Posteriors
 from sortk.records import SAMPLE_RATE, Segment, Session
-from sortk.report.errors import Errors, find_errors, merge_turns
 from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_sound
+from sortk.scoring.der import read_references
+from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import SessionErrors, find_errors
+from sortk.spans import speaker_turns, to_seconds
 
 PLACES = 3  # of seconds
-
-
-@dataclass(frozen=True)
-class Scored:
-    """How the session's DER was counted."""
-
-    collar: float = 0.0
-    skip_overlap: bool = False
 
 
 def describe_session(
@@ -31,13 +25,12 @@ def describe_session(
     hypothesis: Sequence[Segment],
     posteriors: Posteriors | None = None,
     words: Sequence[Segment] = (),
-    scored: Scored | None = None,
+    options: DerOptions | None = None,
 ) -> dict[str, Any]:
     """Without sound. Hypothesis and the words that were heard: with times of the audio file."""
     heard = [segment.shift(-session.offset) for segment in hypothesis]
-    reference = [segment.shift(-session.offset) for segment in session_segments(prefer_rttm(session))]
     spoken = [segment.shift(-session.offset) for segment in session_segments(session) if segment.text]
-    errors = _find_errors(session, reference, heard, scored)
+    reference, errors = _compare(session, heard, options or DerOptions(collar=0.0))
     ends = [segment.end for segment in (*reference, *heard)]
     return {
         "duration": round(session.duration if session.duration is not None else max(ends, default=1.0), PLACES),
@@ -45,7 +38,14 @@ def describe_session(
         "hypothesis": _lanes(heard),
         "mapping": dict(errors.mapping),
         "marks": [
-            [round(mark.start, PLACES), round(mark.end, PLACES), mark.missed, mark.false_alarm, mark.confusion]
+            [
+                round(mark.start, PLACES),
+                round(mark.end, PLACES),
+                mark.missed,
+                mark.false_alarm,
+                mark.confusion,
+                int(mark.is_scored),
+            ]
             for mark in errors.marks
         ],
         "spoken": _words(spoken),
@@ -60,24 +60,22 @@ def describe_sound(session: Session, at_most_seconds: float) -> dict[str, Any]:
     return {"audio": encode_sound(samples), "peaks": encode_peaks(samples), "audio_seconds": len(samples) / SAMPLE_RATE}
 
 
-def _find_errors(
-    session: Session, reference: Sequence[Segment], heard: Sequence[Segment], scored: Scored | None
-) -> Errors:
-    if not reference:
-        return Errors({}, ())
-    scored = scored or Scored()
-    regions = [
-        replace(region, start=region.start - session.offset, end=region.end - session.offset)
-        for region in session_regions(session)
-    ]
-    return find_errors(reference, heard, scored.collar, scored.skip_overlap, regions or None)
+def _compare(
+    session: Session, heard: Sequence[Segment], options: DerOptions
+) -> tuple[Sequence[Segment], SessionErrors]:
+    """Return the reference of a session, and where the hypothesis differs; nothing of a session without annotation."""
+    if not is_annotated(session):
+        return [], SessionErrors({}, ())
+    references, uem = read_references([session])
+    reference = references[session.session_id]
+    return reference, find_errors(reference, heard, uem[session.session_id] if uem else None, options)
 
 
 def _lanes(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     """A lane per speaker, by arrival."""
     return [
-        {"speaker": speaker, "turns": [[round(start, PLACES), round(end, PLACES)] for start, end in turns]}
-        for speaker, turns in merge_turns(segments).items()
+        {"speaker": speaker, "turns": [[round(to_seconds(edge), PLACES) for edge in turn] for turn in turns]}
+        for speaker, turns in speaker_turns(segments).items()
     ]
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sortk.formats import rttm, uem
+from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.files import files_in, quote
-from sortk.records import Region, Segment
+from sortk.records import Region, Segment, Session
 from sortk.scoring.bootstrap import bootstrap
 from sortk.scoring.der_counts import DerCounts, DerOptions
 from sortk.scoring.der_pyannote import count_errors
@@ -158,3 +159,26 @@ def read_regions(path: Path) -> dict[str, list[Region]]:
         for region in uem.read(file):
             sessions.setdefault(region.session_id, []).append(region)
     return sessions
+
+
+def read_references(
+    sessions: Sequence[Session],
+) -> tuple[dict[str, list[Segment]], dict[str, list[Region]] | None]:
+    """Who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
+    unknown = [session.session_id for session in sessions if not is_annotated(session)]
+    if unknown:
+        raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
+    references = {
+        session.session_id: [segment.shift(-session.offset) for segment in session_segments(prefer_rttm(session))]
+        for session in sessions
+    }
+    uem = {session.session_id: _find_regions(session) for session in sessions}
+    return references, uem if any(session.uem_path for session in sessions) else None
+
+
+def _find_regions(session: Session) -> list[Region]:
+    """What is scored of a session, from its start on: all of it if it has no UEM."""
+    length = session.duration if session.duration is not None else 1e6
+    regions = session_regions(session) or [Region(session.session_id, session.offset, session.offset + length)]
+    cut = ((max(0.0, part.start - session.offset), min(length, part.end - session.offset)) for part in regions)
+    return [Region(session.session_id, start, end) for start, end in cut if start < end]

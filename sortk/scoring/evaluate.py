@@ -17,10 +17,9 @@ from sortk.inference.diarize import POOL, unfinished_pools
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Segment, Session
-from sortk.scoring.der import read_segments, score_der
+from sortk.scoring.der import read_references, read_segments, score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
-from sortk.scoring.tune import read_references
 from sortk.scoring.wer import Metric, WerOptions, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 

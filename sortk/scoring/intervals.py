@@ -16,8 +16,8 @@ all trials of a search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -113,16 +113,19 @@ class Reference:
         errors_us = scored_us, scored_us - both_us, hyp_us - both_us, both_us - correct_us
         return ErrorSeconds(*(float(us) / 1e6 for us in errors_us))
 
+    def walk(self, hypothesis: StepFunction) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the changes of reference and hypothesis together, the time to the next, and the row of each in it."""
+        changes = np.concatenate([self.speech.changes, hypothesis.changes])
+        order = np.argsort(changes, kind="stable")
+        changes = changes[order]
+        ref_row = np.cumsum(order < len(self.speech.changes), dtype=np.int64)  # so many of its changes are passed
+        hyp_row = np.arange(1, len(order) + 1) - ref_row
+        return changes, np.diff(changes, append=changes[-1:]), ref_row, hyp_row
+
     def _hear(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Heard:
         """The intervals in which a hypothesis has speech, of those that count."""
         speech = _find_speech(hypothesis)
-        # Walk over the changes of both: so many of each have been passed.
-        changes = np.concatenate([self.speech.changes, speech.changes])
-        order = np.argsort(changes, kind="stable")
-        changes = changes[order]
-        ref_row = np.cumsum(order < len(self.speech.changes), dtype=np.int64)
-        hyp_row = np.arange(1, len(order) + 1) - ref_row
-        us = np.diff(changes, append=changes[-1:])
+        changes, us, ref_row, hyp_row = self.walk(speech)
         n_hyp = speech.values.sum(axis=1)
         kept = np.flatnonzero((us > 0) & (n_hyp > 0)[hyp_row] & counts[ref_row])
         ref_row, hyp_row, session = ref_row[kept], hyp_row[kept], changes[kept] // SESSION_US
@@ -143,10 +146,7 @@ class Reference:
         common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
         scored_common_us = common_us[1:].sum(axis=0)
         mapped_us = common_us[0] if self.options.scorer == "nist" else scored_common_us
-        # Between equally good mappings, speakers of other sessions (zeros here) must not decide: JER depends on which.
-        met = np.ix_(mapped_us.any(axis=1), mapped_us.any(axis=0))
-        (row, column), _ = _map_speakers(mapped_us[met])
-        ref, hyp = met[0][row, 0], met[1][0, column]
+        ref, hyp = _map_met_speakers(mapped_us)
 
         correct = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # by region
         regions = {
@@ -168,6 +168,60 @@ class Reference:
             n_sessions=1,
             n_right_counts=int(n_ref_speakers == n_hyp_speakers),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A span with errors, in seconds; each kind counts speakers, as several may be wrong at once."""
+
+    start: float
+    end: float
+    missed: int
+    false_alarm: int
+    confusion: int
+    is_scored: bool = True  # false in a collar, and in overlap that is skipped: the DER does not count it
+
+
+@dataclass(frozen=True, slots=True)
+class SessionErrors:
+    """Where the hypothesis of one session is wrong."""
+
+    mapping: Mapping[str, str]
+    """Reference speakers, by the hypothesis speakers that stand for them."""
+    marks: tuple[Mark, ...]
+
+
+def find_errors(
+    reference: Sequence[Segment], hypothesis: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
+) -> SessionErrors:
+    """Return the places of the errors that `Reference.score` adds up, for pictures."""
+    prepared = prepare_reference([reference], None if uem is None else [uem], options)
+    speech = _find_speech(tabulate_segments([hypothesis]))
+    changes, us, ref_row, hyp_row = prepared.walk(speech)
+    kept = (us > 0) & prepared.is_evaluated[ref_row]
+    start_us, us, ref_row, hyp_row = changes[kept], us[kept], ref_row[kept], hyp_row[kept]
+    refs, hyps = prepared.speech.values[ref_row], speech.values[hyp_row]
+    is_scored = prepared.is_scored[ref_row]
+    counted_us = us if options.scorer == "nist" else us * is_scored
+    common_us = (refs * counted_us[:, None]).T @ hyps
+    ref, hyp = _map_met_speakers(common_us)
+
+    n_ref, n_hyp = refs.sum(axis=1), hyps.sum(axis=1)
+    n_both, n_right = np.minimum(n_ref, n_hyp), (refs[:, ref] * hyps[:, hyp]).sum(axis=1)
+    kinds = np.stack([n_ref - n_both, n_hyp - n_both, n_both - n_right], axis=1).astype(np.int64)
+    marks: list[Mark] = []
+    for start, length, (missed, false_alarm, confusion), scored in zip(
+        start_us.tolist(), us.tolist(), kinds.tolist(), is_scored.tolist(), strict=True
+    ):
+        mark = Mark(start / 1e6, (start + length) / 1e6, missed, false_alarm, confusion, scored)
+        if marks and replace(marks[-1], start=mark.start, end=mark.end) == mark and marks[-1].end == mark.start:
+            marks[-1] = replace(mark, start=marks[-1].start)
+        elif missed + false_alarm + confusion:
+            marks.append(mark)
+    ref_names, hyp_names = (sorted({segment.speaker for segment in side}) for side in (reference, hypothesis))
+    pairs = zip(ref.tolist(), hyp.tolist(), strict=True)
+    # Speakers without time in common are mapped only for want of others.
+    return SessionErrors({hyp_names[h]: ref_names[r] for r, h in pairs if common_us[r, h] > 0}, tuple(marks))
 
 
 class _Heard(NamedTuple):
@@ -193,6 +247,16 @@ def _map_speakers(common_us: Floats) -> tuple[tuple[Ints, Ints], float]:
 
     ref, hyp = linear_sum_assignment(common_us, maximize=True)
     return (ref, hyp), float(common_us[ref, hyp].sum())
+
+
+def _map_met_speakers(common_us: Floats) -> tuple[Ints, Ints]:
+    """Return the mapping of the speakers of one session.
+
+    Between equally good mappings, speakers of other sessions (zeros here) must not decide: JER depends on which.
+    """
+    met = np.ix_(common_us.any(axis=1), common_us.any(axis=0))
+    (row, column), _ = _map_speakers(common_us[met])
+    return met[0][row, 0], met[1][0, column]
 
 
 def prepare_reference(

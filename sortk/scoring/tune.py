@@ -24,12 +24,12 @@ import numpy as np
 from tqdm import tqdm
 
 from sortk.formats import posteriors
-from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.files import atomic_text
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
 from sortk.records import FRAME_SECONDS, Region, RunJobs, Segment, Session
+from sortk.scoring.der import read_references
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.intervals import Reference, prepare_reference
 from sortk.scoring.sessions import name_sessions
@@ -309,29 +309,6 @@ def make_tune_set(
 ) -> TuneSet:
     """The sessions of a manifest with posteriors that begin where each session does."""
     return TuneSet(probs, *read_references(sessions), frame_seconds)
-
-
-def read_references(
-    sessions: Sequence[Session],
-) -> tuple[dict[str, list[Segment]], dict[str, list[Region]] | None]:
-    """Who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
-    unknown = [session.session_id for session in sessions if not is_annotated(session)]
-    if unknown:
-        raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
-    references = {
-        session.session_id: [segment.shift(-session.offset) for segment in session_segments(prefer_rttm(session))]
-        for session in sessions
-    }
-    uem = {session.session_id: _find_regions(session) for session in sessions}
-    return references, uem if any(session.uem_path for session in sessions) else None
-
-
-def _find_regions(session: Session) -> list[Region]:
-    """What is scored of a session, from its start on: all of it if it has no UEM."""
-    length = session.duration if session.duration is not None else 1e6
-    regions = session_regions(session) or [Region(session.session_id, session.offset, session.offset + length)]
-    cut = ((max(0.0, part.start - session.offset), min(length, part.end - session.offset)) for part in regions)
-    return [Region(session.session_id, start, end) for start, end in cut if start < end]
 
 
 def check_not_scored(tuned_on: Sequence[Session], scored: Sequence[Session]) -> None:

@@ -4,20 +4,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.records import Region, Segment
-from sortk.report.errors import Mark, find_errors, merge_turns
 from sortk.scoring.der import score_der
 from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import Mark, SessionErrors, find_errors
 
 
 def turns(*spans: tuple[str, float, float]) -> list[Segment]:
     return [Segment("s", *span) for span in spans]
 
 
+def errors(
+    reference: list[Segment],
+    hypothesis: list[Segment],
+    collar: float = 0.0,
+    skip_overlap: bool = False,
+    regions: list[Region] | None = None,
+) -> SessionErrors:
+    return find_errors(reference, hypothesis, regions, DerOptions(collar, skip_overlap))
+
+
 REFERENCE = turns(("ann", 0, 10), ("bob", 8, 20))
 
 
 def test_each_kind_of_error_has_its_place() -> None:
-    found = find_errors(REFERENCE, turns(("x", 0, 9), ("y", 9, 14), ("x", 14, 16), ("z", 22, 23)))
+    found = errors(REFERENCE, turns(("x", 0, 9), ("y", 9, 14), ("x", 14, 16), ("z", 22, 23)))
     # x is ann (9 s in common), y is bob; from 8 to 10 two speak and one is heard; from 14 to 16 bob is taken for ann.
     assert found.mapping == {"x": "ann", "y": "bob"}
     assert found.marks == (
@@ -28,21 +38,18 @@ def test_each_kind_of_error_has_its_place() -> None:
     )
 
 
-def test_collars_overlap_and_what_is_not_scored_have_no_marks() -> None:
+def test_marks_say_what_is_not_scored() -> None:
     nobody = turns()
-    assert find_errors(REFERENCE, nobody).marks == (Mark(0, 8, 1, 0, 0), Mark(8, 10, 2, 0, 0), Mark(10, 20, 1, 0, 0))
-    collared = find_errors(REFERENCE, nobody, collar=0.5).marks
-    assert [(mark.start, mark.end) for mark in collared] == [(0.5, 7.5), (8.5, 9.5), (10.5, 19.5)]
-    assert [mark.start for mark in find_errors(REFERENCE, nobody, skip_overlap=True).marks] == [0, 10]
-    assert find_errors(REFERENCE, nobody, regions=[Region("s", 1, 2)]).marks == (Mark(1, 2, 1, 0, 0),)
-    assert find_errors(nobody, nobody).marks == ()
-
-
-def test_segments_of_one_speaker_that_touch_are_one_turn() -> None:
-    assert merge_turns(turns(("bob", 5, 6), ("ann", 1, 2), ("ann", 1.5, 1.8), ("ann", 2, 3), ("cy", 4, 4))) == {
-        "ann": [(1, 3)],
-        "bob": [(5, 6)],
-    }
+    assert errors(REFERENCE, nobody).marks == (Mark(0, 8, 1, 0, 0), Mark(8, 10, 2, 0, 0), Mark(10, 20, 1, 0, 0))
+    collared = errors(REFERENCE, nobody, collar=0.5).marks
+    scored = [(mark.start, mark.end) for mark in collared if mark.is_scored]
+    assert scored == [(0.5, 7.5), (8.5, 9.5), (10.5, 19.5)]
+    # Inside the collars errors are marked, too: from 7.5 to 8 ann alone is missed, from 8 to 8.5 both are.
+    assert collared[2:4] == (Mark(7.5, 8, 1, 0, 0, False), Mark(8, 8.5, 2, 0, 0, False))
+    skipped = errors(REFERENCE, nobody, skip_overlap=True).marks
+    assert [(mark.start, mark.is_scored) for mark in skipped] == [(0, True), (8, False), (10, True)]
+    assert errors(REFERENCE, nobody, regions=[Region("s", 1, 2)]).marks == (Mark(1, 2, 1, 0, 0),)
+    assert errors(nobody, nobody).marks == ()
 
 
 def some_turns(speakers: str) -> st.SearchStrategy[list[Segment]]:
@@ -58,10 +65,12 @@ def test_the_marks_add_up_to_what_the_scorer_counts(
     regions = [Region("s", 2.0, 6.1), Region("s", 7.0, 30.0)] if with_uem else None
     uem = {"s": regions} if regions else None
     scored = score_der({"s": reference}, {"s": hypothesis}, uem, DerOptions(collar, skip_overlap)).overall.errors
-    marks = find_errors(reference, hypothesis, collar, skip_overlap, regions).marks
+    marks = errors(reference, hypothesis, collar, skip_overlap, regions).marks
     for kind, seconds in (
         ("missed", scored.miss),
         ("false_alarm", scored.false_alarm),
         ("confusion", scored.confusion),
     ):
-        assert abs(sum((mark.end - mark.start) * getattr(mark, kind) for mark in marks) - seconds) < 1e-5
+        assert (
+            abs(sum((mark.end - mark.start) * getattr(mark, kind) for mark in marks if mark.is_scored) - seconds) < 1e-5
+        )
