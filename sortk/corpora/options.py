@@ -49,7 +49,8 @@ class PrepareOptions:
     corpus: str = "espeak"  # a name of the table below; sources and sessions are your own data
     corpus_dir: str = ""  # where it lies on disk; espeak needs none
     corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
-    # A folder that holds corpora under their names: /data for /data/ami, ...; for those whose corpus_dir is not given.
+    # A folder that holds corpora under their names: /data for /data/ami, ...; or under their corpus_dir, if it is given
+    # and relative.
     corpora_dir: str = field(default="", metadata=LATER)
     miniature: bool = field(default=False, metadata=LATER)  # in place of the corpora, miniatures that stage 0 makes
     valid_fraction: float = 0.1  # of the speakers of sources, and of the sessions of yours, that have no splits
@@ -74,7 +75,7 @@ class PrepareOptions:
         return tuple(self._locate(choice) for choice in given) if self.corpora_dir else given
 
     def _locate(self, choice: CorpusChoice) -> CorpusChoice:
-        return dataclasses.replace(choice, corpus_dir=choice.corpus_dir or str(Path(self.corpora_dir, choice.corpus)))
+        return dataclasses.replace(choice, corpus_dir=str(Path(self.corpora_dir, choice.corpus_dir or choice.corpus)))
 
     def key_of(self, number: int) -> str:
         """Where a recipe says what a choice says."""

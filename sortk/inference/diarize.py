@@ -31,7 +31,7 @@ from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.int8 import quantize
-from sortk.inference.load import LoadedDiarizer, load_diarizer
+from sortk.inference.load import POSTPROCESS_NAME, SHIPPED_MODEL, LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
@@ -79,6 +79,7 @@ class Diarizer:
 
     def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
         self.model, self.options = loaded.model, options or DiarizeOptions()
+        self._whole_seconds = min(self.options.whole_seconds, loaded.longest_seconds)
         self._streaming: StreamingSortformer | None = None
         if isinstance(self.model, StreamableDiarizer):
             steps = _choose_steps(self.options.streaming or LONG, loaded.streaming)
@@ -146,7 +147,7 @@ class Diarizer:
     def _is_whole(self, n_samples: int) -> bool:
         if self._streaming is None:
             return True
-        return self.options.streaming is None and n_samples <= self.options.whole_seconds * SAMPLE_RATE
+        return self.options.streaming is None and n_samples <= self._whole_seconds * SAMPLE_RATE
 
     def _hear_pool(
         self, sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
@@ -226,15 +227,24 @@ def _first_place(batch: Sequence[_Length]) -> int:
 
 
 def load(
-    path: str | Path, options: DiarizeOptions | None = None, device: str | None = None, int8: bool = False
+    path: str | Path | None = None,
+    options: DiarizeOptions | None = None,
+    device: str | None = None,
+    int8: bool = False,
 ) -> Diarizer:
-    """A diarizer from a model folder or a `.nemo` file, on the GPU if there is one; `int8`: faster, on CPU only."""
+    """Return a diarizer from a model folder or a `.nemo` file, on the GPU if there is one; `int8`: faster, on CPU only.
+
+    Without a path it is the one that comes with sortk. Without options, posteriors are read as the postprocess.toml of
+    the model folder says, if there is one.
+    """
+    path = Path(path) if path is not None else SHIPPED_MODEL
+    options = options or DiarizeOptions(postprocess=choose_postprocess(None, path))
     device = device or ("cuda" if torch.cuda.is_available() and not int8 else "cpu")
     if int8 and device != "cpu":
         raise ValueError(f"int8 runs on the CPU only, not on {device!r}")
     keep_freed_memory()
     try:
-        loaded = load_diarizer(Path(path), device)
+        loaded = load_diarizer(path, device)
     except RuntimeError as error:
         raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     loaded.model.freeze_for_inference()
@@ -280,10 +290,12 @@ def _raise(_session: Session, error: Exception) -> None:
     raise error
 
 
-def choose_postprocess(text: str | None) -> Postprocess:
-    """A preset by its name, or the options in a postprocess.toml; those that change nothing for None."""
+def choose_postprocess(text: str | None, model: Path | None = None) -> Postprocess:
+    """Return a preset by its name, or the options in a postprocess.toml. None: those in the folder of `model` or, if
+    there are none, those that change nothing."""
     if text is None:
-        return Postprocess()
+        own = model / POSTPROCESS_NAME if model else None
+        return read_postprocess(own) if own and own.is_file() else Postprocess()
     return POSTPROCESS_PRESETS[text] if text in POSTPROCESS_PRESETS else read_postprocess(Path(text))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,13 @@ from sortk.models.registry import build_from, find_kind
 
 log = logging.getLogger(__name__)
 
+SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "data" / "diarizer"
+"""The model folder of the diarizer that comes with sortk."""
+BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
+DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
+"""A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
+POSTPROCESS_NAME = "postprocess.toml"  # in a model folder: how its posteriors are best read
+
 
 @dataclass(frozen=True)
 class LoadedDiarizer:
@@ -30,6 +38,7 @@ class LoadedDiarizer:
 
     model: DiarizerModel  # in eval mode, on its device
     streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
+    longest_seconds: float = math.inf  # that it processes well in one pass, if its config says so
 
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
@@ -39,10 +48,11 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
         if not find_kind(config).is_diarizer:
             raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
         model, streaming = build_from(config, weights), _streaming_options(config)
+        longest_seconds = float(config.get("longest_seconds", math.inf))
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
     assert isinstance(model, DiarizerModel)
-    return LoadedDiarizer(model.to(device), streaming)
+    return LoadedDiarizer(model.to(device), streaming, longest_seconds)
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,16 @@ class DiarizerModel(nn.Module):
     options: DiarizerOptions
     features: LogMel
     embedding_size: int  # of `SpeakerOutput.embeddings`
+    by_layer: bool = False  # in training, also return what lower layers decide, if the model can
 
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
         """(batch, samples) at 16 kHz, (batch,) samples of each clip or None if nothing is padded."""
         raise NotImplementedError
+
+    def embed(self, samples: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the embeddings of `forward` alone."""
+        embeddings: Tensor = self(samples, lengths).embeddings
+        return embeddings
 
     def freeze_for_inference(self) -> None:
         """Trade flexibility for speed: afterwards the weights must not change and are not those of a checkpoint."""

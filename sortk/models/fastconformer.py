@@ -502,8 +502,22 @@ class FastConformer(nn.Module):
             if before_layer is not None:
                 x = before_layer(number - 1, x)
             x = layer(x, projected, valid, context, None if caches is None else caches[number - 1])
-            lower = x if number <= (len(self.layers) + 1) // 2 else lower
+            lower = x if number <= self.n_lower else lower
         return x, lower
+
+    def encode_lower(self, frames: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the second output of `encode`, without computing the first."""
+        valid = valid_frames(lengths, frames.shape[1])
+        positions = self._find_positions(frames.shape[1], frames.device)
+        x: Tensor = self.dropout(frames * math.sqrt(self.options.d_model) if self.options.scale_input else frames)
+        for layer, projected in zip(self.layers[: self.n_lower], positions, strict=False):
+            x = layer(x, projected, valid, self.options.context, None)
+        return x
+
+    @property
+    def n_lower(self) -> int:
+        """The number of layers of the lower half, which tell voices apart."""
+        return (len(self.layers) + 1) // 2
 
     def freeze_for_inference(self) -> None:
         """Fold batch norms into the convolutions, and keep projected positions: they depend on the number of frames

@@ -56,6 +56,7 @@ class SpeakerOutput(NamedTuple):
     lengths: Tensor | None  # (batch,) valid frames, None: all
     embeddings: Tensor  # (batch, frames, d_model) of the encoder's lower half, whose business is telling voices apart
     existence: Tensor | None = None  # (batch, speakers + 1) logits; only EEND-EDA counts its speakers
+    earlier: tuple[Tensor, ...] = ()  # logits from the layers below the last, in training if they are asked for
 
     @property
     def speaker_probs(self) -> Tensor:

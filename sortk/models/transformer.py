@@ -107,10 +107,15 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(batch, frames, d_model), (batch,) -> (batch, frames, d_model)."""
+        out: Tensor = self.norm_out(self.by_layer(x, lengths)[-1])
+        return out
+
+    def by_layer(self, x: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """Return the input with its positions, and what each layer makes of it."""
         valid = valid_frames(lengths, x.shape[1])
         if self.positions:
             x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
+        outputs = [x]
         for layer in self.layers:
-            x = layer(x, valid)
-        out: Tensor = self.norm_out(x)
-        return out
+            outputs.append(layer(outputs[-1], valid))
+        return outputs

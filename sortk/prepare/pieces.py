@@ -61,6 +61,8 @@ class SpeakerIndex:
     path: Path
     energy: float  # mean square over all pieces
     shortest_ms: int
+    collection: Path  # the folder of the audio: its speakers have alike microphones and rooms
+    utterance_ms: int  # mean length of an utterance
 
 
 def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> SpeakerIndex | None:
@@ -79,12 +81,19 @@ def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> Sp
 
 def summarize_index(path: Path) -> SpeakerIndex | None:
     """What the simulator has to know of an index file; None if its speaker has no speech."""
-    pieces = [piece for utterance in read_index(path) for piece in utterance]
+    utterances = read_index(path)
+    pieces = [piece for utterance in utterances for piece in utterance]
     if not pieces:
         return None
     total_ms = sum(piece.duration_ms for piece in pieces)
-    energy = sum(piece.energy * piece.duration_ms for piece in pieces) / total_ms
-    return SpeakerIndex(pieces[0].speaker, path, energy, min(piece.duration_ms for piece in pieces))
+    return SpeakerIndex(
+        speaker=pieces[0].speaker,
+        path=path,
+        energy=sum(piece.energy * piece.duration_ms for piece in pieces) / total_ms,
+        shortest_ms=min(piece.duration_ms for piece in pieces),
+        collection=pieces[0].audio_path.parent,
+        utterance_ms=total_ms // len(utterances),
+    )
 
 
 def read_index(path: Path) -> list[list[Piece]]:
@@ -136,6 +145,29 @@ def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:
             _shift_into(Word(w.text, w.start / speed, w.end / speed), 0.0, duration_ms / 1000) for w in piece.words
         ),
     )
+
+
+def cut_piece(piece: Piece, longest_ms: int, speed: float = 1.0) -> list[Piece]:
+    """Return the piece in equal parts of at most `longest_ms`, played at `speed`; a word goes where its middle is."""
+    n_parts = math.ceil(piece.duration_ms / longest_ms)
+    if n_parts == 1:
+        return [piece]
+    edges_ms = [round(piece.duration_ms * number / n_parts) for number in range(n_parts + 1)]
+    return [
+        replace(
+            piece,
+            start=round(piece.start + start_ms * speed / 1000, 6),
+            duration_ms=end_ms - start_ms,
+            lead_ms=piece.lead_ms if start_ms == 0 else 0,
+            tail_ms=piece.tail_ms if end_ms == piece.duration_ms else 0,
+            words=tuple(
+                _shift_into(word, start_ms / 1000, (end_ms - start_ms) / 1000)
+                for word in piece.words
+                if start_ms <= 500 * (word.start + word.end) < end_ms
+            ),
+        )
+        for start_ms, end_ms in itertools.pairwise(edges_ms)
+    ]
 
 
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:

@@ -22,7 +22,7 @@ from sortk.records import Segment, Word
 FULL_SCALE = 32768
 PEAK = 0.99  # a mixture that would clip is scaled down to this
 CLICK_SECONDS = 0.005  # an edge without room tone still fades over this much of the speech
-CACHE_BYTES = 256 * 1024**2  # of decoded sources, a worker: 2.3 hours of 16 kHz speech
+CACHE_BYTES = 1024**3  # of decoded sources, a worker: 9 hours of 16 kHz speech
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".sph")
 

@@ -18,7 +18,7 @@ from random import Random
 
 from sortk.prepare.conversation import PlacedTurn, plan_turns
 from sortk.prepare.mixtures import SetSummary, write_set
-from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, index_speaker, read_index, summarize_index
+from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
     Clip,
     Int16,
@@ -38,7 +38,8 @@ MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns o
 QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
 MAX_HOURS = 1e6
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
-SPEAKERS_IN_MEMORY = 256  # whose pieces a simulator keeps; a corpus may have thousands
+SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
+SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have thousands
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ class SimulateOptions:
     mixtures: dict[str, int] = field(default_factory=dict, metadata=LATER)
     # Splits of `mixtures` that stage 1 only lists; training renders them on the fly, so that they need no files.
     on_the_fly: tuple[str, ...] = field(default=(), metadata=LATER)
+    clean_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no noise in spite of noise_dir
+    dry_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no room in spite of rir_dir
+    # Share of sessions whose speakers all come from one folder of audio: only their voices tell them apart, for their
+    # microphones are alike.
+    same_collection: float = field(default=0.0, metadata=LATER)
+    cut_long: bool = field(default=False, metadata=LATER)  # cut what is too long for a session; else it is left out
+    # Share of sessions of speakers who say sentences; the others join single words. 0: speakers as they come.
+    sentences: float = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         _require(all(count > 0 for count in self.mixtures.values()), "mixtures must be numbers from 1 on")
@@ -86,6 +95,9 @@ class SimulateOptions:
             f"speeds must be one or more numbers from 0.5 to 2, not {list(self.speeds)}",
         )
         _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must not exceed max_snr_db")
+        for name in ("clean_share", "dry_share", "same_collection", "sentences"):
+            share = getattr(self, name)
+            _require(0 <= share <= 1, f"{name} must be from 0 to 1, got {share:g}")
         _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, not {self.sample_rate}")
 
 
@@ -157,7 +169,9 @@ class Simulator:
     def __init__(self, speakers: Sequence[SpeakerIndex], options: SimulateOptions, seed: int, set_name: str) -> None:
         share_ms = 1000 * options.seconds * (1 - options.silence) / options.max_speakers
         slowest = min(options.speeds)
-        self.speakers = [speaker for speaker in speakers if speaker.shortest_ms <= share_ms * slowest]
+        self.speakers = [
+            speaker for speaker in speakers if options.cut_long or speaker.shortest_ms <= share_ms * slowest
+        ]
         if len(self.speakers) < len(speakers):
             n_left_out = len(speakers) - len(self.speakers)
             log.warning("%s: %d speakers are left out, who say nothing short enough", set_name, n_left_out)
@@ -180,31 +194,47 @@ class Simulator:
         options, session_id = self.options, self.session_id(index)
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
-        cast = [self._voice(speaker, rng) for speaker in rng.sample(self.speakers, targets.n_speakers)]
+        drawn = rng.sample(self._pool(targets.n_speakers, rng), targets.n_speakers)
+        cast = [self._voice(speaker, rng) for speaker in drawn]
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
         turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng)
         heard = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
         voices = {voice.name: voice for voice in cast}
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
+        rirs = self.rirs if not options.dry_share or rng.random() >= options.dry_share else []
+        noises = self.noises if not options.clean_share or rng.random() >= options.clean_share else []
         return Plan(
             session_id=session_id,
             sample_rate=options.sample_rate,
             n_samples=n_samples,
             speakers=tuple(
                 PlannedSpeaker(
-                    name, self._gain(voices[name].index.energy, rng), self._pick(self.rirs, rng), voices[name].speed
+                    name, self._gain(voices[name].index.energy, rng), self._pick(rirs, rng), voices[name].speed
                 )
                 for name in heard
             ),
             turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
-            noise=self._pick_noise(rng),
+            noise=self._pick_noise(noises, rng),
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
         )
 
     def render(self, plan: Plan) -> Int16:
         """The samples of a planned session."""
         return render(plan, self._audio)
+
+    def _pool(self, n_speakers: int, rng: Random) -> Sequence[SpeakerIndex]:
+        """The speakers from whom a session of so many is drawn."""
+        options, pool = self.options, self.speakers
+        if options.sentences:
+            long = rng.random() < options.sentences
+            pool = [speaker for speaker in pool if (speaker.utterance_ms >= SENTENCE_MS) == long]
+            pool = pool if len(pool) >= n_speakers else self.speakers
+        if options.same_collection and rng.random() < options.same_collection:
+            collection = rng.choice(pool).collection  # one with many speakers more often
+            alike = [speaker for speaker in pool if speaker.collection == collection]
+            pool = alike if len(alike) >= n_speakers else pool
+        return pool
 
     def _voice(self, speaker: SpeakerIndex, rng: Random) -> Voice:
         speeds = self.options.speeds
@@ -217,6 +247,9 @@ class Simulator:
             # At most half of a session's speech, so that there is somebody to talk to.
             longest_ms = 1000 * self.options.seconds * (1 - self.options.silence) / min(2, self.options.max_speakers)
             spoken = [[at_speed(p, voice.name, voice.speed) for p in pieces] for pieces in read_index(voice.index.path)]
+            if self.options.cut_long:
+                share_ms = int(1000 * self.options.seconds * (1 - self.options.silence) / self.options.max_speakers)
+                spoken = [[part for p in pieces for part in cut_piece(p, share_ms, voice.speed)] for pieces in spoken]
             fitting = [[p for p in pieces if p.duration_ms <= longest_ms] for pieces in spoken]
             self._pieces[voice.name] = [pieces for pieces in fitting if pieces]
         return self._pieces[voice.name]
@@ -225,9 +258,9 @@ class Simulator:
         spread_db = rng.uniform(-self.options.level_spread_db, self.options.level_spread_db)
         return round(10 ** ((self.options.level_db + spread_db) / 20) / math.sqrt(energy), 6)
 
-    def _pick_noise(self, rng: Random) -> Clip | None:
+    def _pick_noise(self, noises: Sequence[Clip], rng: Random) -> Clip | None:
         """Some noise; of a long recording, some part."""
-        clip = self._pick(self.noises, rng)
+        clip = self._pick(noises, rng)
         if clip is None or clip.duration <= self.options.seconds:
             return clip
         start = clip.start + rng.uniform(0.0, clip.duration - self.options.seconds)

@@ -33,7 +33,7 @@ from sortk.training.phases import (
     simulated_source,
 )
 from sortk.training.processes import current_processes, sum_numbers
-from sortk.training.small_scale import number_voices, speaker_loss, start_by_comparing
+from sortk.training.small_scale import number_voices, read_teacher, speaker_loss, start_by_comparing
 from sortk.training.targets import DiarizerLabels
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,13 @@ def train_diarizer(
         start_from(model, initial.weights)
     speeds = {speed for phase in phases for speed in phase.speeds}
     number_of = number_voices(data.train, data.speakers, speeds) if options.global_speakers else {}
+    teacher: Tensor | None = None
+    if options.encoder_warmup.teacher:
+        teacher, number_of = read_teacher(Path(options.encoder_warmup.teacher), number_of)
     labels = DiarizerLabels(model.options.n_speakers, number_of)
     held_out = RecordedSource(data.valid, replace(labels, number_of={}), options.validation_seconds, seed)
     validation = BatchLoader([held_out], phases[-1].batch_limit, seed)
-    task = DiarizerTask(model, options.alpha, validation, len(number_of))
+    task = DiarizerTask(model, options.alpha, validation, len(number_of), teacher)
     n_weights = sum(weight.numel() for weight in model.parameters())
     device = current_processes().choose_device()
     log.info("%s with %.2fM parameters, on %s", options.model, n_weights / 1e6, device)
@@ -85,34 +88,67 @@ class DiarizerTask(Task):
 
     Its frames can also be made to name the speaker among all those of the training data (see `small_scale`): as the
     only task in the encoder warm-up, and then beside diarization, with `speaker_weight` that falls to 0.
+
+    What stands for a speaker is a learned vector; or, with `teacher`, the embedding of each voice by another model,
+    (identities, d), times a learned matrix. Then frames are also drawn to their speaker's vector (1 - cos): they learn
+    the geometry of a large space of voices, and not a few names.
     """
 
     model: DiarizerModel
+    teacher: Tensor | None
 
-    def __init__(self, model: DiarizerModel, alpha: float, validation: BatchLoader, n_identities: int = 0) -> None:
+    def __init__(
+        self,
+        model: DiarizerModel,
+        alpha: float,
+        validation: BatchLoader,
+        n_identities: int = 0,
+        teacher: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.model, self.alpha, self.validation = model, alpha, validation
-        self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
-        self._names_speakers_only, self._speaker_weight = False, 0.0
+        self.register_buffer("teacher", teacher, persistent=False)
+        self.identities: nn.Parameter | None
+        if teacher is not None:
+            self.identities = nn.Parameter(nn.init.orthogonal_(torch.empty(teacher.shape[1], model.embedding_size)))
+        else:
+            self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
+        self._names_speakers_only, self._speaker_weight, self._layer_weight = False, 0.0, 0.0
 
     def begin(self, phase: PhaseOptions) -> None:
+        assert isinstance(phase, DiarPhaseOptions)
         self._names_speakers_only = isinstance(phase, WarmupPhase)
-        self._speaker_weight = phase.speaker_weight if isinstance(phase, DiarPhaseOptions) else 0.0
+        self._speaker_weight, self._layer_weight = phase.speaker_weight, phase.layer_weight
+        self.model.by_layer = phase.layer_weight > 0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        if self._names_speakers_only:
+            return self._name_speakers(self.model.embed(batch.samples, batch.lengths), batch.speakers)
         output: SpeakerOutput = self.model(batch.samples, batch.lengths)
         about: dict[str, Tensor] = {}
         naming: Tensor | None = None
-        if self.identities is not None and (self._names_speakers_only or self._speaker_weight > 0):
-            naming, about["speaker_accuracy"] = speaker_loss(output.embeddings, self.identities, batch.speakers)
-            about["speaker"] = naming.detach()
-            if self._names_speakers_only:
-                return naming, about
+        if self.identities is not None and self._speaker_weight > 0:
+            naming, about = self._name_speakers(output.embeddings, batch.speakers)
         loss = diarization_loss(output, batch.targets, self.alpha)
         about |= {"sort": loss.sort, "pil": loss.pil, "arrival_accuracy": loss.arrival_accuracy}
+        total = loss.total
+        for logits in output.earlier:
+            below = diarization_loss(output._replace(logits=logits), batch.targets, self.alpha).total
+            total = total + self._layer_weight / len(output.earlier) * below
         if naming is not None:
-            return loss.total + (1 - self.progress) * self._speaker_weight * naming, about
-        return loss.total, about
+            total = total + (1 - self.progress) * self._speaker_weight * naming
+        return total, about
+
+    def _name_speakers(self, embeddings: Tensor, speakers: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """(batch, frames, d), (batch, frames) -> the loss of naming speakers, and what to log about it."""
+        assert self.identities is not None
+        vectors = self.identities if self.teacher is None else self.teacher @ self.identities
+        loss, accuracy, cosine = speaker_loss(embeddings, vectors, speakers)
+        about = {"speaker": loss.detach(), "speaker_accuracy": accuracy}
+        if self.teacher is not None:
+            about["cosine"] = cosine.detach()
+            loss = loss + 1 - cosine
+        return loss, about
 
     def validate(self, device: torch.device) -> dict[str, float]:
         """Return DER with the best mapping, DER with output k taken for the k-th speaker to arrive, and how often the

@@ -1,8 +1,8 @@
 """Settings of training, for both models. Nothing heavy is imported here, so that a recipe can be read without torch.
 
 What a model needs that starts from random weights on little data is not the paper's: `optimizer = "muon"`,
-`encoder_warmup`, `global_speakers`, `speaker_weight`, `word_weight`, `kernel_scale`, `keep_norm` and `label_smoothing`.
-All of it is off by default. `small_scale.py` and `muon.py` have the code."""
+`encoder_warmup`, `global_speakers`, `speaker_weight`, `layer_weight`, `word_weight`, `kernel_scale`, `keep_norm` and
+`label_smoothing`. All of it is off by default. `small_scale.py` and `muon.py` have the code."""
 
 from __future__ import annotations
 
@@ -140,6 +140,8 @@ class DiarPhaseOptions(PhaseOptions):
     """A phase of the diarizer."""
 
     speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase. Not the paper's
+    # Of the mean loss of the Transformer's lower layers, each of which then learns to diarize, too. Not the paper's.
+    layer_weight: float = field(default=0.0, metadata=LATER)
 
 
 WARMUP = "encoder-warmup"
@@ -165,6 +167,9 @@ class WarmupOptions:
     seconds: float = 8.0  # of a window
     simulated: float = 1.0  # share of examples that are simulated on the fly
     speeds: tuple[float, ...] = (1.0,)  # of these; see PhaseOptions
+    # A file with a teacher's embeddings of all voices (recipes/small/teacher.py): frames learn to resemble them.
+    # Empty: a vector of each voice is learned, too.
+    teacher: str = field(default="", metadata=LATER)
 
     def as_phase(self) -> WarmupPhase:
         loop = LoopOptions(
@@ -187,7 +192,7 @@ class TrainDiarOptions:
     """What the diarizer is, and how it learns; the defaults are the paper's."""
 
     model: Literal["sortformer", "eend-sa", "eend-eda"] = "sortformer"  # the others are the baselines of Table 1
-    size: Literal["tiny", "small", "base"] = "base"  # of a Sortformer; base has 123M parameters
+    size: Literal["tiny", "compact", "small", "base"] = "base"  # of a Sortformer; base has 123M parameters
     n_speakers: int = field(default=0, metadata=LATER)  # K, the number of outputs; 0: the initial model's, else 4
     alpha: float = 0.5  # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone
     # The same name is the same person in all sessions of the training data. Not the paper's; naming speakers needs it.

@@ -3,7 +3,9 @@
 The paper starts from pretrained models (NEST, Canary), which already distinguish voices and know words. Without them:
 
     encoder warm-up     the encoder first learns to name the speakers of the training data, frame by frame
+    teacher             what stands for a speaker is another model's embedding of the voice, not a learned vector
     speaker_weight      this goes on beside diarization, with a weight that falls to 0
+    layer_weight        the lower layers of the Transformer learn to diarize, too
     start_by_comparing  new attention first compares frames
     word_weight         the states of the ASR also name the token that is spoken in each frame
 
@@ -12,19 +14,25 @@ All are off by default, as are Muon (`muon.py`) and the scaling of the speaker k
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.annotation import prefer_rttm, recorded_segments
+from sortk.formats.files import FormatError
 from sortk.models.fastconformer import RelativeAttention
 from sortk.models.transformer import SelfAttention
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import name_voice
 from sortk.records import Session
 from sortk.training.targets import NOBODY
+
+log = logging.getLogger(__name__)
 
 COSINE_SCALE = 20.0  # of the logits of the speaker classifier
 COMPARING_SCALE = 1.5  # of queries and keys, so that the resemblance of frames decides from the start
@@ -39,18 +47,38 @@ def number_voices(
     return {name: number for number, name in enumerate(sorted(names))}
 
 
-def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor]:
+def read_teacher(path: Path, names: Iterable[str]) -> tuple[Tensor, dict[str, int]]:
+    """Return (voices, d) embeddings by a teacher, less their mean and with norm 1, and the row of each voice.
+
+    Voices that the file does not have stay without a number, and frames are not trained to name them.
+    """
+    try:
+        with np.load(path) as content:
+            vectors = dict(zip(content["voices"].tolist(), content["vectors"], strict=True))
+    except (ValueError, KeyError, EOFError, TypeError) as error:
+        raise FormatError(path, None, f"not a file of recipes/small/teacher.py ({error})") from None
+    names = list(names)
+    known = [name for name in names if name in vectors]
+    if not known:
+        raise FormatError(path, None, "it has no embedding of any voice of the training data")
+    log.info("%s: embeddings of %d of %d voices", path, len(known), len(names))
+    own = torch.from_numpy(np.stack([vectors[name] for name in known]).astype(np.float32))
+    return functional.normalize(own - own.mean(dim=0), dim=1), {name: row for row, name in enumerate(known)}
+
+
+def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cosine softmax over all speakers of the training data, for the frames in which one speaks alone.
 
-    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, and the share of frames that are right:
-    means over the frames of each sample, then over the batch.
+    (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, the share of frames that are right, and the
+    cosine of a frame and its speaker: means over the frames of each sample, then over the batch.
     """
     known = speakers != NOBODY
     weights = (known / known.sum(dim=1, keepdim=True).clamp(min=1) / len(known))[known]
     embeddings, speakers = functional.normalize(embeddings[known].float(), dim=1), speakers[known]
     logits = COSINE_SCALE * embeddings @ functional.normalize(identities, dim=1).T
     loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
-    return loss, (logits.argmax(dim=1) == speakers).float() @ weights
+    own = logits.gather(1, speakers[:, None])[:, 0] / COSINE_SCALE
+    return loss, (logits.argmax(dim=1) == speakers).float() @ weights, own @ weights
 
 
 @torch.no_grad()

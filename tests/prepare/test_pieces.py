@@ -10,7 +10,7 @@ from tones import tone
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
-from sortk.prepare.pieces import Piece, at_speed, index_speaker, read_index, summarize_index
+from sortk.prepare.pieces import Piece, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.records import Source, Word
 
 SILENCE = np.zeros(16000, np.float32)
@@ -107,3 +107,21 @@ def test_a_piece_at_another_speed() -> None:
     assert (faster.lead_ms, faster.tail_ms) == (40, 16)
     assert faster.words == (Word("a", 0.0, 0.2), Word("b", 0.2, 0.8))
     assert at_speed(piece, "x", 1.0) is piece
+
+
+def test_a_long_piece_is_cut_into_equal_parts_of_its_source() -> None:
+    words = (Word("a", 0.0, 0.4), Word("b", 0.4, 1.0), Word("c", 1.9, 2.0))
+    piece = Piece("s", "u", Path("a.flac"), 5.0, 2000, 50, 40, 1.0, words)
+    assert cut_piece(piece, 2000) == [piece]
+    # played at half the speed, a second of the session is half a second of the source
+    parts = cut_piece(piece, 900, speed=0.5)
+    assert [(p.start, p.duration_ms, p.lead_ms, p.tail_ms) for p in parts] == [
+        (5.0, 667, 50, 0),
+        (5.3335, 666, 0, 0),
+        (5.6665, 667, 0, 40),
+    ]
+    assert [[(w.text, w.start, w.end) for w in p.words] for p in parts] == [
+        [("a", 0.0, 0.4)],
+        [("b", 0.0, 0.333)],  # its middle, 0.7 s, is in the second part, which starts at 0.667 s
+        [("c", 0.567, 0.667)],
+    ]

@@ -4,6 +4,7 @@ import filecmp
 import os
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +170,34 @@ def test_real_speech_reaches_the_targets(tmp_path: Path, name: str, overlap: flo
     assert 1 - speech / (80 * 90) == pytest.approx(silence, abs=0.01)
     assert statistics.median(a.overlap / a.speech for a in activities) == pytest.approx(overlap, abs=0.03)
     assert statistics.median(1 - a.speech / 90 for a in activities) == pytest.approx(silence, abs=0.03)
+
+
+def test_casts_are_drawn_from_one_collection_and_from_sentences(tmp_path: Path, make_sources: MakeSources) -> None:
+    speakers = index_sources(make_sources(n_speakers=8), tmp_path, 16000, map)
+    half = len(speakers) // 2
+    # two folders; the speakers of the first say single words
+    placed = [
+        replace(speaker, collection=Path("ab"[number < half]), utterance_ms=800 if number < half else 4000)
+        for number, speaker in enumerate(speakers)
+    ]
+    words = {speaker.speaker for speaker in placed[:half]}
+
+    def shares(**settings: float) -> list[float]:
+        simulator = Simulator(placed, replace(OPTIONS, **settings), 0, "x")
+        casts = [{speaker.name for speaker in simulator.plan(number).speakers} for number in range(40)]
+        return [len(cast & words) / len(cast) for cast in casts]
+
+    assert any(0 < share < 1 for share in shares())
+    assert set(shares(same_collection=1.0)) == {0.0, 1.0}
+    assert set(shares(sentences=1.0)) == {0.0}
+
+
+def test_shares_of_sessions_without_noise_and_rooms(tmp_path: Path, make_sources: MakeSources) -> None:
+    audio.write_flac(tmp_path / "noise" / "n.flac", np.full(16000, 0.1, np.float32))
+    speakers = index_sources(make_sources(), tmp_path, 16000, map)
+    folder = str(tmp_path / "noise")
+    options = replace(OPTIONS, noise_dir=folder, rir_dir=folder, clean_share=0.5, dry_share=0.25)
+    simulator = Simulator(speakers, options, 0, "x")
+    plans = [simulator.plan(number) for number in range(400)]
+    assert sum(plan.noise is None for plan in plans) / 400 == pytest.approx(0.5, abs=0.08)
+    assert sum(plan.speakers[0].rir is None for plan in plans) / 400 == pytest.approx(0.25, abs=0.08)

@@ -10,14 +10,16 @@ import torch
 
 from sortk.corpora.espeak import EspeakOptions, prepare
 from sortk.formats import audio, rttm
+from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model
 from sortk.models.frames import SpeakerOutput
 from sortk.prepare.simulate import SimulateOptions, index_sources
 from sortk.records import Segment, Session
-from sortk.training.diarizer import build_diarizer, count_errors, start_from, train_diarizer
+from sortk.training.data import Batch
+from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
 from sortk.training.phases import TrainingData
-from sortk.training.small_scale import speaker_loss, start_by_comparing
+from sortk.training.small_scale import read_teacher, speaker_loss, start_by_comparing
 
 
 def output_of(decided: list[list[int]]) -> SpeakerOutput:
@@ -40,9 +42,10 @@ def test_errors_counted_by_hand() -> None:
 def test_identities_are_told_apart_by_angle() -> None:
     identities = torch.eye(3)
     embeddings = torch.tensor([[[9.0, 0, 0], [0, 0.1, 0], [0, 0, 5.0], [1.0, 0, 0]]])
-    loss, right = speaker_loss(embeddings, identities, torch.tensor([[0, 1, 0, -1]]))
+    loss, right, cosine = speaker_loss(embeddings, identities, torch.tensor([[0, 1, 0, -1]]))
     assert float(right) == pytest.approx(2 / 3) and loss > 1
-    nothing, share = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
+    assert float(cosine) == pytest.approx(2 / 3)  # that of the wrong frame is 0
+    nothing, share, _ = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
     assert float(nothing) == 0.0 and float(share) == 0.0
 
 
@@ -103,6 +106,54 @@ def test_new_attention_compares_frames() -> None:
     scores = attention.query(x) @ attention.key(x).transpose(1, 2)
     assert (scores[0].argmax(dim=1) == torch.arange(20)).all()  # nothing resembles a frame more than itself
     assert torch.equal(model.encoder.layers[3].self_attn.linear_q.bias, model.encoder.layers[3].self_attn.linear_k.bias)
+
+
+def test_a_teacher_names_the_voices_and_a_killed_run_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = make_sessions(tmp_path, 4)
+    np.savez(tmp_path / "teacher.npz", voices=["high", "low", "unknown"], vectors=np.eye(3, 5))
+    loop = replace(LOOP, steps=4, validate_every=4, checkpoint_every=2)
+    phase = DiarPhaseOptions("diarize", speaker_weight=0.3, layer_weight=0.5, loop=loop)
+    warmup = WarmupOptions(steps=4, simulated=0.0, teacher=str(tmp_path / "teacher.npz"))
+    options = replace(OPTIONS, encoder_warmup=warmup, phases=(phase,))
+    data = TrainingData(sessions, sessions)
+    train_diarizer(data, options, 0, tmp_path / "at once")
+    forward, n_calls = DiarizerTask.forward, 0
+
+    def forward_until_killed(task: DiarizerTask, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls in (4, 9):
+            raise KeyboardInterrupt
+        return forward(task, batch)
+
+    monkeypatch.setattr(DiarizerTask, "forward", forward_until_killed)
+    for _ in range(2):  # once in the warm-up, once in the phase
+        with pytest.raises(KeyboardInterrupt):
+            train_diarizer(data, options, 0, tmp_path / "killed")
+    train_diarizer(data, options, 0, tmp_path / "killed")
+    at_once, killed = (load_model(tmp_path / name / "model")[0] for name in ("at once", "killed"))
+    assert all(torch.equal(at_once[name], killed[name]) for name in at_once)
+    lines = [json.loads(line) for line in (tmp_path / "killed" / "log.jsonl").read_text().splitlines()]
+    assert "cosine" in lines[0] and lines[0]["phase"] == "encoder-warmup"
+
+    vectors, row_of = read_teacher(tmp_path / "teacher.npz", ["high", "low", "other"])
+    # less their mean, (1/2, 1/2, 0, ...), the two are opposite
+    assert row_of == {"high": 0, "low": 1}
+    assert torch.allclose(vectors, torch.tensor([[1.0, -1, 0, 0, 0], [-1, 1, 0, 0, 0]]) / 2**0.5)
+    with pytest.raises(FormatError, match="no embedding of any voice"):
+        read_teacher(tmp_path / "teacher.npz", ["nobody"])
+
+
+def test_layers_below_the_last_learn_to_diarize_only_in_training() -> None:
+    model, _ = build_diarizer(OPTIONS)
+    model.by_layer = True
+    samples = torch.randn(1, 16000)
+    earlier = model.train()(samples).earlier
+    assert [logits.shape for logits in earlier] == [(1, 13, 2)]  # one of its two layers
+    assert model.eval()(samples).earlier == ()
+    assert torch.allclose(model.embed(samples), model(samples).embeddings, atol=1e-6)
 
 
 def test_the_baselines_train_too(tmp_path: Path) -> None:
