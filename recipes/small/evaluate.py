@@ -1,0 +1,104 @@
+"""Makes the test sets of the recipe small, and scores diarizers on them: DER, number of speakers, speed.
+
+    python recipes/small/evaluate.py --exp exp/small --corpora /data --model exp/small/05-train-diar/model
+    python recipes/small/evaluate.py --exp exp/small --corpora /data --split valid --model MODEL --no-postprocess
+
+Sessions of 90 s with 2, 3 and 4 speakers who say sentences, clean and noisy, of the voices that stage 0 has put into a
+split; and the excerpts of /data/conversation. DER is pooled over sessions, with a collar of 0.25 s and overlap scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sortk.formats import manifest, rttm, sources, uem
+from sortk.inference.diarize import DiarizeOptions, load, name_session
+from sortk.prepare.simulate import SENTENCE_MS, SimulateOptions, read_speakers, simulate_set
+from sortk.records import Region, Segment, Session
+from sortk.scoring.der import DerReport, score_der
+from sortk.scoring.der_counts import DerOptions
+
+SESSIONS = 8  # of each set
+SECONDS = 90.0
+NOISY = {"min_snr_db": 5.0, "max_snr_db": 20.0}
+
+
+def make_sets(exp: Path, corpora: Path, split: str) -> dict[str, list[Session]]:
+    """Return the simulated sets of a split by name, written below `exp`/sets if they are not there."""
+    names = {s.speaker for s in sources.read(exp / "00-prepare" / "sources.jsonl") if s.split == split}
+    found = read_speakers(exp / "01-simulate")
+    speakers = [s for s in found if s.speaker in names and s.utterance_ms >= SENTENCE_MS]
+    sets = {}
+    for kind, settings in (("clean", {}), ("noisy", NOISY | {"noise_dir": str(corpora / "noise")})):
+        for n_speakers in (2, 3, 4):
+            name = f"{split}-{n_speakers}-{kind}"
+            path = exp / "sets" / name / f"{name}.jsonl"
+            if not path.exists():
+                options = SimulateOptions(
+                    seconds=SECONDS, min_speakers=n_speakers, max_speakers=n_speakers, same_collection=0.5, **settings
+                )
+                simulate_set(speakers, options, 1, name, SESSIONS * SECONDS / 3600, path, map)
+            sets[name] = manifest.read(path)
+    return sets
+
+
+def read_excerpts(folder: Path) -> tuple[list[Session], dict[str, list[Segment]], dict[str, list[Region]]]:
+    """Return the real excerpts, their reference and the regions to score."""
+    references: dict[str, list[Segment]] = {}
+    for segment in rttm.read(folder / "ref_only_words.rttm"):
+        references.setdefault(segment.session_id, []).append(segment)
+    regions: dict[str, list[Region]] = {}
+    for region in uem.read(folder / "all.uem"):
+        regions.setdefault(region.session_id, []).append(region)
+    names = sorted(set(references) & set(regions))
+    sessions = [name_session(folder / "flac" / f"{name}.flac") for name in names]
+    return sessions, {n: references[n] for n in names}, {n: regions[n] for n in names}
+
+
+def describe(name: str, report: DerReport) -> str:
+    """Return a row of the table."""
+    errors = report.overall.errors
+    parts = (errors.wrong, errors.miss, errors.false_alarm, errors.confusion)
+    rates = " ".join(f"{100 * errors.rate(part):6.2f}" for part in parts)
+    return f"{name:24s} {rates}   {report.overall.n_right_counts}/{report.overall.n_sessions}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exp", type=Path, required=True)
+    parser.add_argument("--corpora", type=Path, required=True)
+    parser.add_argument("--split", default="test", choices=["valid", "test"])
+    parser.add_argument("--model", type=Path, help="a model folder  [the one that comes with sortk]")
+    parser.add_argument("--no-postprocess", action="store_true", help="threshold 0.5 alone")
+    parser.add_argument("--excerpts", action="store_true", help="also the real excerpts of corpora/conversation")
+    parser.add_argument("--manifest", type=Path, help="write all simulated sessions here, and score nothing: for tuning")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sets = make_sets(options.exp, options.corpora, options.split)
+    if options.manifest:
+        manifest.write(options.manifest, [session for sessions in sets.values() for session in sessions])
+        return
+    diarizer = load(options.model, DiarizeOptions() if options.no_postprocess else None)
+    collar = DerOptions(collar=0.25)
+    print(f"{'set':24s} {'DER':>6s} {'missed':>6s} {'false':>6s} {'conf.':>6s}   speakers right")
+    started, seconds = time.process_time(), 0.0
+    for name, sessions in sets.items():
+        references = {s.session_id: rttm.read(s.rttm_path) for s in sessions if s.rttm_path}
+        found = {s.session_id: diarizer.find_segments(s, probs) for s, probs in diarizer.hear(sessions)}
+        seconds += sum(s.duration or 0.0 for s in sessions)
+        print(describe(name, score_der(references, found, options=collar)), flush=True)
+    print(json.dumps({"times_real_time": round(seconds / (time.process_time() - started), 1)}))
+    if options.excerpts:
+        sessions, references, regions = read_excerpts(options.corpora / "conversation")
+        found = {s.session_id: diarizer.find_segments(replace(s), probs) for s, probs in diarizer.hear(sessions)}
+        print(describe("excerpts", score_der(references, found, regions, collar)))
+
+
+if __name__ == "__main__":
+    main()
