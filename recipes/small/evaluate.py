@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a model folder  [the one that comes with sortk]")
     parser.add_argument("--no-postprocess", action="store_true", help="threshold 0.5 alone")
     parser.add_argument("--excerpts", action="store_true", help="also the real excerpts of corpora/conversation")
-    parser.add_argument("--manifest", type=Path, help="write all simulated sessions here, and score nothing: for tuning")
+    parser.add_argument("--manifest", type=Path, help="list all simulated sessions here, for tuning; score nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sets = make_sets(options.exp, options.corpora, options.split)
