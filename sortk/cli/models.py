@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,7 +160,8 @@ def tune(
     is_flag=False,
     flag_value="own",
     metavar="[PRESET]",
-    help="Hear recordings step by step, with a latency of 0.32, 1.04, 10 or 30.4 s.  [the model's own, or 10]",
+    help="Process recordings step by step with this latency in seconds: 0.32, 1.04, 10 or 30.4 for Sortformer; "
+    "0.32, 0.64, 1.04 or 30.4 for Nemotron.  [the model's own]",
 )
 @click.option("--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this.")
 @click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
@@ -192,12 +194,12 @@ def diarize(
     Example: sortk diarize meeting.wav --model diar_sortformer.nemo > meeting.rttm
     """
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
-    from sortk.inference.streaming import PRESETS
     from sortk.standalone import DiarizeOutputs, diarize_files, diarize_live
 
-    if streaming not in (None, OWN_STEPS, *PRESETS):  # `--streaming FILE`, as if FILE were a preset
+    # `--streaming FILE`, as if FILE were a preset; a latency is a number
+    if streaming not in (None, OWN_STEPS) and not re.fullmatch(r"[0-9.]+", str(streaming)):
         if streaming != "-" and not Path(str(streaming)).exists():
-            raise click.BadParameter(f"{streaming!r} is none of {', '.join(PRESETS)}", param_hint="--streaming")
+            raise click.BadParameter(f"{streaming!r} is not a latency such as 1.04", param_hint="--streaming")
         files, streaming = [Path(str(streaming)), *files], OWN_STEPS
     if not files:
         raise click.UsageError("give a FILE, or `-` for standard input")
@@ -279,7 +281,7 @@ def transcribe(
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
 @with_verbosity
 def import_nemo(file: Path, out: Path) -> None:
-    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, NEST encoder or Canary.
+    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, Nemotron, NEST encoder or Canary.
 
     Wherever a model is asked for, the .nemo file itself will do as well; a model folder loads faster. Nothing in the
     file is executed.
@@ -292,7 +294,7 @@ def import_nemo(file: Path, out: Path) -> None:
 
 
 @click.command("export-onnx")
-@click.option("--model", type=FILE, required=True, help="A Sortformer: a model folder or .nemo file.")
+@click.option("--model", type=FILE, required=True, help="A Sortformer or Nemotron: a model folder or .nemo file.")
 @click.option("--out", type=FILE, required=True, help="The file to write.")
 @click.option(
     "--part",
@@ -301,12 +303,10 @@ def import_nemo(file: Path, out: Path) -> None:
     show_default=True,
     help="All of it, for clips of any length; a step of a stream; or the log-mel frames that a step takes.",
 )
-@click.option(
-    "--preset", help="Of a step: 0.32, 1.04, 10 or 30.4 seconds of latency.  [default: the model's own, or 10]"
-)
+@click.option("--preset", help="Latency of a step in seconds, as for diarize --streaming.  [default: the model's own]")
 @with_verbosity
 def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
-    """Write a Sortformer as an ONNX graph, for runtimes without Python and torch.
+    """Write a diarizer as an ONNX graph, for runtimes without Python and torch.
 
     onnxruntime must compute from it what torch computes, or there is no file. A step takes mel frames and its state,
     and gives posteriors and the next state (next_...); all zeros are the state at the start.

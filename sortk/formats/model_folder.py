@@ -49,7 +49,23 @@ def load_config(folder: Path) -> dict[str, Any]:
     return _without_own_keys(_read_config(folder))
 
 
+def load_huggingface(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Return weights and config of a folder in Hugging Face's form; None if it is not one."""
+    config = _read_json(folder)
+    if "model_type" not in config or "model" in config:
+        return None
+    return load_tensors(folder / WEIGHTS_NAME), config
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
+    path, config = folder / CONFIG_NAME, _read_json(folder)
+    if not isinstance(config.get("options"), dict) or "model" not in config:
+        raise FormatError(path, None, "not the config of a model: no 'model' and 'options' in it")
+    _check_format(config.get("format", 0), path)
+    return config
+
+
+def _read_json(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise FormatError(folder, None, f"not a model folder: no {CONFIG_NAME} in it")
@@ -59,9 +75,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise FormatError(path, None, "JSON is nested too deeply") from None
     except ValueError as error:
         raise FormatError(path, None, f"broken JSON ({error})") from None
-    if not isinstance(config, dict) or not isinstance(config.get("options"), dict) or "model" not in config:
+    if not isinstance(config, dict):
         raise FormatError(path, None, "not the config of a model: no 'model' and 'options' in it")
-    _check_format(config.get("format", 0), path)
     return config
 
 

@@ -34,21 +34,18 @@ from sortk.inference.int8 import quantize
 from sortk.inference.load import POSTPROCESS_NAME, SHIPPED_MODEL, LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
 from sortk.inference.postprocess import find_segments, name_segments
-from sortk.inference.streaming import PRESETS, Stream, StreamingOptions, StreamingSortformer
-from sortk.models.diarizer import StreamableDiarizer
-from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_frames
+from sortk.inference.streaming import Stream
+from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
+from sortk.models.frames import SAMPLE_RATE, SpeakerOutput
+from sortk.models.speaker_cache import StreamingStep
 from sortk.records import Segment, Session
 
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 OnError = Callable[[Session, Exception], None]
 OnHeard = Callable[[float], object]  # told how many more seconds of audio are done
 
-LONG = StreamingOptions(chunk=840, right_context=40, fifo=40, update_period=300)
-"""Steps for recordings that are too long to be heard as a whole, whose latency does not matter: with cache and contexts
-just below 90 s, the longest clips that Sortformer is trained on."""
-
 OWN_STEPS = "own"
-"""In the place of a preset: the model's own steps if it is made for streaming, else the preset of 10 s."""
+"""In the place of a preset: the settings in the model's file if it has some, else its default preset."""
 
 NOT_STREAMED = "this model cannot be streamed: it does not sort speakers by arrival, so a cache cannot carry them on"
 UNNAMED = "audio"  # session id of samples that come without a name
@@ -80,12 +77,16 @@ class Diarizer:
     def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
         self.model, self.options = loaded.model, options or DiarizeOptions()
         self._whole_seconds = min(self.options.whole_seconds, loaded.longest_seconds)
-        self._streaming: StreamingSortformer | None = None
+        self._step: StreamingStep | None = None
         if isinstance(self.model, StreamableDiarizer):
-            steps = _choose_steps(self.options.streaming or LONG, loaded.streaming)
-            self._streaming = StreamingSortformer(self.model, steps)
+            self._step = StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, loaded.streaming))
         elif self.options.streaming is not None:
             raise ValueError(NOT_STREAMED)
+
+    @property
+    def frame_seconds(self) -> float:
+        """The duration of a row of posteriors."""
+        return self.model.row_seconds
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +109,7 @@ class Diarizer:
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""
-        found = name_segments(session.session_id, find_segments(probs, self.options.postprocess))
+        found = name_segments(session.session_id, find_segments(probs, self.options.postprocess, self.frame_seconds))
         shifted = (segment.shift(session.offset) for segment in found)
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
@@ -130,9 +131,9 @@ class Diarizer:
 
     def stream(self) -> Stream:
         """For samples that come as time goes by: `Stream.hear` them, and `finish`. Speakers are not limited."""
-        if self._streaming is None:
+        if self._step is None:
             raise ValueError(NOT_STREAMED)
-        return Stream(self._streaming)
+        return Stream(self._step)
 
     def limit_speakers(self, probs: Posteriors) -> Posteriors:
         """At most `max_speakers` columns. What later speakers say is said by the likeliest of the others."""
@@ -145,9 +146,11 @@ class Diarizer:
         return kept
 
     def _is_whole(self, n_samples: int) -> bool:
-        if self._streaming is None:
+        if self._step is None:
             return True
-        return self.options.streaming is None and n_samples <= self._whole_seconds * SAMPLE_RATE
+        if self.options.streaming is not None or not self._step.model.whole_clips:
+            return False
+        return n_samples <= self._whole_seconds * SAMPLE_RATE
 
     def _hear_pool(
         self, sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
@@ -195,15 +198,15 @@ class Diarizer:
 
     def _hear_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
         """Clips as wholes. A clip's posteriors do not depend on the others."""
-        n_frames = [count_frames(len(samples)) for samples in clips]
-        if max(n_frames, default=0) == 0:  # a clip below 10 ms
+        n_rows = [self.model.count_rows(len(samples)) for samples in clips]
+        if max(n_rows, default=0) == 0:  # a clip below 10 ms
             return [np.zeros((0, self.model.options.n_speakers), np.float32) for _ in clips]
         with torch.inference_mode():
             samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
             lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
             output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
             probs = output.speaker_probs.float().cpu().numpy()
-        return [self.limit_speakers(row[:n]) for row, n in zip(probs, n_frames, strict=True)]
+        return [self.limit_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
     def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
         stream = self.stream()
@@ -253,14 +256,18 @@ def load(
     return Diarizer(loaded, options)
 
 
-def _choose_steps(wanted: str | StreamingOptions, own: StreamingOptions | None) -> StreamingOptions:
+def _choose_steps(
+    wanted: str | StreamingOptions | None, model: StreamableDiarizer, own: StreamingOptions | None
+) -> StreamingOptions:
+    if wanted is None:
+        return model.long_steps
     if isinstance(wanted, StreamingOptions):
         return wanted
     if wanted == OWN_STEPS:
-        return own or PRESETS["10"]
-    if wanted not in PRESETS:
-        raise ValueError(f"no streaming preset is called {wanted!r}, only {', '.join(PRESETS)}")
-    return PRESETS[wanted]
+        return own or model.presets[model.default_preset]
+    if wanted not in model.presets:
+        raise ValueError(f"this model has no streaming preset {wanted!r}, only {', '.join(model.presets)}")
+    return model.presets[wanted]
 
 
 def measure_seconds(session: Session) -> float:

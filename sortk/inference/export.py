@@ -1,4 +1,4 @@
-"""Sortformer as an ONNX graph, for runtimes without Python and torch (extra `export`).
+"""A diarizer as an ONNX graph, for runtimes without Python and torch (extra `export`).
 
     offline    samples of any length from 0.09 s on -> posteriors
     step       one step of a stream, its state going in and coming out -> posteriors, and the next state
@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from sortk.formats.files import atomic_path
-from sortk.inference.export_graphs import FeatureGraph, GraphState, OfflineGraph, StepGraph, fill
+from sortk.inference.export_graphs import FeatureGraph, OfflineGraph, StepGraph
 from sortk.inference.load import load_diarizer
-from sortk.inference.streaming import PRESETS, StreamingOptions, StreamingSortformer, StreamingState
+from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.features import LogMel
 from sortk.models.frames import MEL_PER_FRAME, SAMPLE_RATE
-from sortk.models.sortformer import Sortformer
+from sortk.models.speaker_cache import StreamingState, StreamingStep, clear
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +37,24 @@ MAX_DIFFERENCE = 1e-4  # of posteriors, from those of torch
 MAX_MEL_DIFFERENCE = 1e-3  # of log-mel energies: those of a nearly silent bin are the logarithm of rounding errors
 CHECKED_SECONDS = (1.3, 5.0, 23.0)
 OPSET = 20
-DEFAULT_PRESET = "10"  # of models that are not made for streaming
 
 
 def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str | None = None) -> None:
     """`sortk export-onnx`: the file appears only if onnxruntime computes from it what torch computes."""
     _require_packages()
     loaded = load_diarizer(model_path)
-    if not isinstance(loaded.model, Sortformer):
-        raise ValueError(f"{model_path}: this model cannot be exported, only a Sortformer")
-    if preset is not None and preset not in PRESETS:
-        raise ValueError(f"there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
-    steps = PRESETS[preset] if preset is not None else loaded.streaming or PRESETS[DEFAULT_PRESET]
+    if not isinstance(loaded.model, StreamableDiarizer):
+        raise ValueError(f"{model_path}: this model cannot be exported, only one that sorts speakers by arrival")
+    presets = loaded.model.presets
+    if preset is not None and preset not in presets:
+        raise ValueError(f"there is no preset {preset!r}; choose from {', '.join(presets)}")
+    steps = presets[preset] if preset is not None else loaded.streaming or presets[loaded.model.default_preset]
     with atomic_path(out) as temporary:
         difference = write_graph(loaded.model, temporary, part, steps)
     log.info("%s: %s, at most %.0e from what torch computes", out, part, difference)
 
 
-def write_graph(model: Sortformer, path: Path, part: Part, steps: StreamingOptions) -> float:
+def write_graph(model: StreamableDiarizer, path: Path, part: Part, steps: StreamingOptions) -> float:
     """Writes one of the graphs and returns the largest difference from torch; ValueError if it is too large."""
     if part == "step":
         return _write_step(model, path, steps)
@@ -77,49 +77,54 @@ def _write_clip(
     return _check(max(differences), allowed)
 
 
-def _write_step(model: Sortformer, path: Path, options: StreamingOptions) -> float:
+def _write_step(model: StreamableDiarizer, path: Path, options: StreamingOptions) -> float:
     graph = StepGraph(model, options)
-    names = GraphState._fields
+    names = StreamingState._fields
     n_left, n_right = (torch.zeros(1, dtype=torch.long) for _ in range(2))  # one tensor for both would be one input
     mel = torch.randn(1, MEL_PER_FRAME * 5, model.options.features.n_mels)
+    about = {name: str(value) for name, value in asdict(options).items()}
     _export(
         graph,
-        (mel, n_left, n_right, *graph.start()),
+        (mel, n_left, n_right, *graph.take_step.start()),
         ({1: torch.export.Dim.DYNAMIC}, None, None, (None,) * len(names)),
         ["mel", "n_left", "n_right", *names],
         ["probs", *(f"next_{name}" for name in names)],
-        {name: str(value) for name, value in asdict(options).items()},
+        about | {"row_seconds": f"{model.row_seconds:g}"},
         path,
     )
     run = Session(path)
     with torch.inference_mode():
-        return _check(max(_verify_step(run, graph, model, filled) for filled in (0.0, 0.5, 1.0)), MAX_DIFFERENCE)
+        return _check(max(_verify_step(run, model, options, filled) for filled in (0.0, 0.5, 1.0)), MAX_DIFFERENCE)
 
 
-def _verify_step(run: Session, graph: StepGraph, model: Sortformer, filled: float) -> float:
-    """A step of the graph against one of StreamingSortformer, from a random state whose memories are filled so far."""
-    options = graph.options
-    frames, _ = model.encoder.subsample(torch.randn(1, MEL_PER_FRAME * 32, model.options.features.n_mels))
-    random = frames[:, torch.randint(frames.shape[1], (options.cache + options.fifo,))]
-    n_cache, n_fifo = round(filled * options.cache), round(filled * options.fifo)
-    cache_probs = torch.rand(1, options.cache, model.options.n_speakers) if filled == 1 else None
-    state = StreamingState(
-        random[:, :n_cache],
-        cache_probs,
-        random[:, options.cache : options.cache + n_fifo],
-        torch.randn(1, random.shape[2]),
-        torch.tensor([round(100 * filled)]),
+def _verify_step(run: Session, model: StreamableDiarizer, options: StreamingOptions, filled: float) -> float:
+    """Compare a step of the graph with one of torch, from a random state whose memories are filled so far."""
+    step = StreamingStep(model, options)
+    frames, _ = model.subsample(torch.randn(1, MEL_PER_FRAME * 32, model.options.features.n_mels))
+    random = frames[:, torch.randint(frames.shape[1], (options.cache + max(options.fifo, 1),))]
+    n_cache, n_fifo = (torch.tensor([round(filled * size)]) for size in (options.cache, options.fifo))
+    state = step.start()._replace(
+        cache=clear(random[:, : options.cache], n_cache),
+        n_cache=n_cache,
+        fifo=clear(random[:, options.cache :], n_fifo),
+        n_fifo=n_fifo,
+        n_silence=torch.tensor([round(100 * filled)]),
     )
+    if filled == 1:
+        probs = torch.rand(1, options.cache, model.options.n_speakers)
+        state = state._replace(cache_probs=probs, is_compressed=torch.ones(1, dtype=torch.long))
+    if model.find_silence() is None:
+        state = state._replace(silence=torch.randn_like(state.silence))
     n_left, n_right = round(filled * options.left_context), round(filled * options.right_context)
     mel = torch.randn(1, MEL_PER_FRAME * (n_left + options.chunk + n_right), model.options.features.n_mels)
-    expected, after = StreamingSortformer(model, options).step(state, model.encoder.subsample(mel)[0], n_left, n_right)
+    expected, after = step(state, model.subsample(mel)[0], n_left, n_right)
     counts = {"n_left": torch.tensor([n_left]), "n_right": torch.tensor([n_right])}
-    probs, *rest = run(mel=mel, **counts, **fill(graph, state)._asdict())
-    found = GraphState(*rest)
-    sizes = (int(found.n_cache), int(found.n_fifo), int(found.n_silence), bool(found.is_compressed))
-    if sizes != (after.cache.shape[1], after.fifo.shape[1], int(after.n_silence), after.cache_probs is not None):
-        raise ValueError(f"the exported step remembers otherwise than torch: {sizes}; this is a bug of sortk")
-    return _difference(probs[:, n_left : n_left + options.chunk], expected)
+    probs, *rest = run(mel=mel, **counts, **state._asdict())
+    found = StreamingState(*rest)
+    for name in ("n_cache", "n_fifo", "n_silence", "is_compressed"):
+        if not torch.equal(getattr(found, name), getattr(after, name)):
+            raise ValueError(f"the exported step has another {name} than torch; this is a bug of sortk")
+    return _difference(probs, expected)
 
 
 class Session:

@@ -1,10 +1,7 @@
-"""Sortformer in forms that can be exported.
+"""Diarizers in forms that can be exported.
 
 A graph has no branches and no loops that depend on lengths, so a few parts are written again here in a way that has
-none.
-
-The state of `StreamingSortformer` grows until cache and FIFO are full. In a graph they have their full size from the
-start, and numbers say how much of it is filled; before the model hears them, the filled parts are put side by side.
+none. A step of a stream is not: `StreamingStep` runs in torch and in a graph.
 """
 
 from __future__ import annotations
@@ -13,13 +10,13 @@ import copy
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.inference.streaming import StreamingOptions, StreamingSortformer, StreamingState, compress
+from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling
 from sortk.models.features import (
     GAIN_FLOOR,
@@ -32,9 +29,11 @@ from sortk.models.features import (
 )
 from sortk.models.frames import HOP_SAMPLES, key_bias
 from sortk.models.sortformer import Sortformer
+from sortk.models.speaker_cache import StreamingState, StreamingStep
 from sortk.models.transformer import SelfAttention, TransformerLayer
 
 Module = TypeVar("Module", bound=nn.Module)
+Diarizer = TypeVar("Diarizer", bound=StreamableDiarizer)
 
 
 class PlainLogMel(nn.Module):
@@ -128,14 +127,31 @@ class PlainSelfAttention(SelfAttention):
         return out
 
 
-def plain_sortformer(model: Sortformer) -> Sortformer:
-    """A copy on the CPU whose attention is plain."""
+def plain_model(model: Diarizer) -> Diarizer:
+    """Return a copy on the CPU whose attention is plain."""
     plain = copy.deepcopy(model).cpu()
-    for conformer in cast(Iterable[ConformerLayer], plain.encoder.layers):
-        conformer.self_attn = _replace(conformer.self_attn, PlainRelativeAttention(plain.options.encoder))
-    for layer in cast(Iterable[TransformerLayer], plain.transformer.layers):
-        layer.attention = _replace(layer.attention, PlainSelfAttention(plain.options.transformer))
+    if isinstance(plain, Sortformer):
+        for conformer in cast(Iterable[ConformerLayer], plain.encoder.layers):
+            conformer.self_attn = _replace(conformer.self_attn, PlainRelativeAttention(plain.options.encoder))
+        for layer in cast(Iterable[TransformerLayer], plain.transformer.layers):
+            layer.attention = _replace(layer.attention, PlainSelfAttention(plain.options.transformer))
     return plain.eval()
+
+
+def plain_subsampling(model: StreamableDiarizer) -> nn.Module:
+    """Return the module from mel frames to model frames."""
+    return PlainSubsampling(model.encoder.pre_encode) if isinstance(model, Sortformer) else Stacking(model)
+
+
+class Stacking(nn.Module):
+    """`model.subsample` as a module."""
+
+    def __init__(self, model: StreamableDiarizer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return self.model.subsample(mel)[0]
 
 
 def _replace(old: nn.Module, new: Module) -> Module:
@@ -149,7 +165,7 @@ def _replace(old: nn.Module, new: Module) -> Module:
 class FeatureGraph(nn.Module):
     """(1, samples) -> (1, mel frames, n_mels), without the gain and the normalisation over the clip."""
 
-    def __init__(self, model: Sortformer) -> None:
+    def __init__(self, model: StreamableDiarizer) -> None:
         super().__init__()
         plain = replace(model.options.features, gain=False, normalize="none")
         self.features = PlainLogMel(LogMel(plain))
@@ -160,130 +176,32 @@ class FeatureGraph(nn.Module):
 
 
 class OfflineGraph(nn.Module):
-    """(1, samples) -> (1, frames, speakers)."""
+    """(1, samples) -> (1, rows, speakers)."""
 
-    def __init__(self, model: Sortformer) -> None:
+    def __init__(self, model: StreamableDiarizer) -> None:
         super().__init__()
-        self.model = plain_sortformer(model)
-        self.features, self.subsampling = PlainLogMel(model.features), PlainSubsampling(self.model.encoder.pre_encode)
+        self.model = plain_model(model)
+        self.features, self.subsampling = PlainLogMel(model.features), plain_subsampling(self.model)
 
     def forward(self, samples: Tensor) -> Tensor:
-        return self.model.diarize_frames(self.subsampling(self.features(samples))).speaker_probs
-
-
-class GraphState(NamedTuple):
-    """StreamingState at its full size."""
-
-    cache: Tensor  # (1, cache, d_model), of which
-    n_cache: Tensor  # (1,) frames are filled
-    cache_probs: Tensor  # (1, cache, speakers); they count only if
-    is_compressed: Tensor  # (1,) is 1, not 0
-    fifo: Tensor  # (1, at least 1, d_model), of which
-    n_fifo: Tensor  # (1,) frames are filled
-    mean_silence: Tensor  # (1, d_model)
-    n_silence: Tensor  # (1,)
+        mel = self.features(samples)
+        probs = self.model.diarize_frames(self.subsampling(mel)).speaker_probs
+        return probs if self.model.rows_per_frame == 1 else probs[:, : mel.shape[1]]
 
 
 class StepGraph(nn.Module):
-    """One step of one stream, as StreamingSortformer takes it."""
+    """One step of one stream: mel frames and a state in, posteriors and the next state out."""
 
-    def __init__(self, model: Sortformer, options: StreamingOptions) -> None:
+    def __init__(self, model: StreamableDiarizer, options: StreamingOptions) -> None:
         super().__init__()
-        StreamingSortformer(model, options)  # refuses settings that cannot be
         if model.options.n_speakers < 2:
             raise ValueError("a step of a stream needs a model of at least two speakers")
-        self.model, self.options = plain_sortformer(model), options
-        self.subsampling = PlainSubsampling(self.model.encoder.pre_encode)
-
-    def start(self) -> GraphState:
-        """Nothing heard yet."""
-        d_model, n_speakers = self.model.options.encoder.d_model, self.model.options.n_speakers
-        return GraphState(
-            cache=torch.zeros(1, self.options.cache, d_model),
-            n_cache=torch.zeros(1, dtype=torch.long),
-            cache_probs=torch.zeros(1, self.options.cache, n_speakers),
-            is_compressed=torch.zeros(1, dtype=torch.long),
-            fifo=torch.zeros(1, max(self.options.fifo, 1), d_model),
-            n_fifo=torch.zeros(1, dtype=torch.long),
-            mean_silence=torch.zeros(1, d_model),
-            n_silence=torch.zeros(1, dtype=torch.long),
-        )
+        self.model = plain_model(model)
+        self.take_step = StreamingStep(self.model, options)
+        self.subsampling = plain_subsampling(self.model)
 
     def forward(self, mel: Tensor, n_left: Tensor, n_right: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """(1, mel frames, n_mels), whose first and last (1,) model frames are context -> (1, frames, speakers), of the
+        """(1, mel frames, n_mels), whose first and last (1,) model frames are context -> (1, rows, speakers), of the
         contexts too, and the state."""
-        before = GraphState(*state)
-        frames = self.subsampling(mel)
-        heard = join(before.cache, before.n_cache, join(before.fifo, before.n_fifo, frames))
-        n_remembered = before.n_cache + before.n_fifo
-        probs = self.model.diarize_frames(heard, n_remembered + frames.shape[1]).speaker_probs
-        after = self._remember(before, heard, probs, frames.shape[1], n_left, n_right)
-        return probs.index_select(1, n_remembered + torch.arange(frames.shape[1])), *after
-
-    def _remember(
-        self, state: GraphState, heard: Tensor, probs: Tensor, n_frames: int, n_left: Tensor, n_right: Tensor
-    ) -> GraphState:
-        options, n_cache, n_fifo = self.options, state.n_cache, state.n_fifo
-        # FIFO and chunk; the left context between them is skipped. It is as long as can be: `compress` wants a number.
-        place = torch.arange(state.fifo.shape[1] + options.chunk)
-        source = (n_cache + place + torch.where(place < n_fifo, 0, n_left)).clamp(max=heard.shape[1] - 1)
-        queue, queue_probs = heard.index_select(1, source), probs.index_select(1, source)
-        n_queue = n_fifo + n_frames - n_left - n_right
-        n_over = n_queue - options.fifo
-        n_moved = torch.where(n_over > 0, torch.minimum(n_over.clamp(min=options.update_period), n_queue), 0)
-
-        is_silent = (queue_probs.sum(dim=2) < options.silence_threshold) & (place < n_moved)
-        n_silence = state.n_silence + is_silent.sum(dim=1)
-        total = state.mean_silence * state.n_silence[:, None] + (queue * is_silent[:, :, None]).sum(dim=1)
-        mean_silence = torch.where(n_moved[:, None] > 0, total / n_silence.clamp(min=1)[:, None], state.mean_silence)
-
-        n_kept = n_cache + n_moved
-        is_full = n_kept > options.cache
-        known = torch.where(state.is_compressed[:, None, None] > 0, state.cache_probs, probs[:, : options.cache])
-        candidates = clear(join(state.cache, n_cache, queue), n_kept)
-        candidate_probs = clear(join(known, n_cache, queue_probs), n_kept)
-        compressed, compressed_probs = compress(candidates, candidate_probs, mean_silence, options)
-        n_left_over = n_queue - n_moved
-        fifo = queue.index_select(1, (n_moved + torch.arange(state.fifo.shape[1])).clamp(max=queue.shape[1] - 1))
-        return GraphState(
-            cache=torch.where(is_full[:, None, None], compressed, candidates[:, : options.cache]),
-            n_cache=n_kept.clamp(max=options.cache),
-            cache_probs=torch.where(is_full[:, None, None], compressed_probs, state.cache_probs),
-            is_compressed=torch.maximum(state.is_compressed, is_full.long()),
-            fifo=clear(fifo, n_left_over),
-            n_fifo=n_left_over,
-            mean_silence=mean_silence,
-            n_silence=n_silence,
-        )
-
-
-def join(first: Tensor, n_first: Tensor, second: Tensor) -> Tensor:
-    """`second` right behind the first (1,) frames of `first`. (1, n, d), (1, m, d) -> (1, n + m, d)
-
-    At the end, where nothing is left, the last frame is repeated."""
-    both = torch.cat([first, second], dim=1)
-    place = torch.arange(both.shape[1])
-    source = torch.where(place < n_first, place, place - n_first + first.shape[1])
-    return both.index_select(1, source.clamp(max=both.shape[1] - 1))
-
-
-def clear(frames: Tensor, n_filled: Tensor) -> Tensor:
-    """(1, n, d) with 0 behind the first (1,) frames."""
-    return frames * (torch.arange(frames.shape[1]) < n_filled)[None, :, None]
-
-
-def fill(graph: StepGraph, state: StreamingState) -> GraphState:
-    """The state of StreamingSortformer as that of a graph."""
-    empty = graph.start()
-    cache, fifo = empty.cache, empty.fifo
-    cache[:, : state.cache.shape[1]], fifo[:, : state.fifo.shape[1]] = state.cache, state.fifo
-    return GraphState(
-        cache=cache,
-        n_cache=torch.tensor([state.cache.shape[1]]),
-        cache_probs=empty.cache_probs if state.cache_probs is None else state.cache_probs,
-        is_compressed=torch.tensor([int(state.cache_probs is not None)]),
-        fifo=fifo,
-        n_fifo=torch.tensor([state.fifo.shape[1]]),
-        mean_silence=state.mean_silence,
-        n_silence=state.n_silence,
-    )
+        probs, after = self.take_step(StreamingState(*state), self.subsampling(mel), n_left, n_right)
+        return probs, *after

@@ -27,7 +27,8 @@ READ_BYTES = 1 << 16  # at most so many at a time: two seconds
 
 def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -> Iterator[Segment]:
     """The segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
-    stream, settled = diarizer.stream(), SettledSegments(session_id, diarizer.options.postprocess)
+    stream = diarizer.stream()
+    settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds)
     for samples in _read_pcm(file):
         probs = stream.hear(torch.from_numpy(samples)[None])
         yield from settled.hear(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
@@ -49,10 +50,10 @@ def _read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
 class SettledSegments:
     """Posteriors in, a piece at a time; final segments out."""
 
-    def __init__(self, session_id: str, options: Postprocess) -> None:
-        self._session_id, self._options = session_id, options
+    def __init__(self, session_id: str, options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> None:
+        self._session_id, self._options, self._frame_seconds = session_id, options, frame_seconds
         joined_seconds = max(options.pad_onset, 0) + max(options.pad_offset, 0) + options.min_duration_off
-        self._n_settling = int(joined_seconds / FRAME_SECONDS) + 2  # frames of silence that nothing bridges
+        self._n_settling = int(joined_seconds / frame_seconds) + 2  # frames of silence that nothing bridges
         self._speakers: list[_Speaker] = []
 
     def hear(self, probs: Posteriors) -> list[Segment]:
@@ -85,7 +86,7 @@ class SettledSegments:
             first_frame=np.array([1 - first, n_frames + 2]),
             session=np.zeros(1, np.int64),
             speaker=np.full(1, index),
-            n_units=round(FRAME_SECONDS / UNIT_SECONDS),
+            n_units=round(self._frame_seconds / UNIT_SECONDS),
         )
         found = find_all_segments(rows, self._options)
         times = zip(found.start.tolist(), found.end.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Trained models from disk, in whatever form: a model folder, or one of NVIDIA's `.nemo` files."""
+"""Trained models from disk, in whatever form: a model folder of ours or of Hugging Face, or a `.nemo` file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
-from sortk.formats.model_folder import load_model, save_model
+from sortk.formats.model_folder import load_huggingface, load_model, save_model
 from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary, settings_of_parakeet
 from sortk.inference.memory import give_back_freed_memory
-from sortk.inference.streaming import StreamingOptions
-from sortk.models.diarizer import DiarizerModel
+from sortk.models import huggingface
+from sortk.models.diarizer import DiarizerModel, StreamingOptions
 from sortk.models.nemo import Converted, convert
+from sortk.models.options import options_from_json
 from sortk.models.registry import build_from, find_kind
 
 log = logging.getLogger(__name__)
@@ -76,19 +77,20 @@ def load_asr(path: Path, device: torch.device | str = "cpu") -> LoadedAsr:
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights and config of a model, as a model folder has them."""
-    if path.is_dir():
+    published = _read_published(path)
+    if published is None:
         return load_model(path)
-    model, _ = _read_nemo(path)
-    return model.weights, model.config
+    return published[0].weights, published[0].config
 
 
 def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
     """Return the same with the tokenizer that an ASR has."""
     tokenizer: Tokenizer | None = None
-    if path.is_dir():
+    published = _read_published(path)
+    if published is None:
         weights, config = load_model(path)
     else:
-        model, tokenizer = _read_nemo(path)
+        model, tokenizer = published
         weights, config = model.weights, model.config
     try:
         if not find_kind(config).is_asr:
@@ -99,7 +101,7 @@ def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
 
 
 def import_nemo(path: Path, out: Path) -> None:
-    """`sortk import-nemo`: a `.nemo` file as a model folder, which appears only if all is well."""
+    """`sortk import-nemo`: write a published model as a model folder, which appears only if all is well."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise FileExistsError(f"{out}: is there already; remove it, or give another folder")
     _convert_file(path, out)
@@ -107,7 +109,10 @@ def import_nemo(path: Path, out: Path) -> None:
 
 
 def _convert_file(path: Path, out: Path) -> None:
-    model, tokenizer = _read_nemo(path)
+    published = _read_published(path)
+    if published is None:
+        raise FormatError(path, None, "is a model folder of sortk already")
+    model, tokenizer = published
     if tokenizer is not None:
         save_tokenizer(out, tokenizer)
     save_model(out, model.weights, model.config)
@@ -116,6 +121,20 @@ def _convert_file(path: Path, out: Path) -> None:
     for why in sorted(set(model.left_out.values())):
         names = [name for name, reason in model.left_out.items() if reason == why]
         log.info("left out (%s): %s", why, ", ".join(names))
+
+
+def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
+    """Return the model of a `.nemo` file, or of a folder in Hugging Face's form; None for a folder of ours."""
+    if not path.is_dir():
+        return _read_nemo(path)
+    found = load_huggingface(path)
+    if found is None:
+        return None
+    tensors, config = found
+    try:
+        return huggingface.convert(config, tensors), None
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
 
 
 def _read_nemo(path: Path) -> tuple[Converted, Tokenizer | None]:
@@ -147,9 +166,5 @@ def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
 
 
 def _streaming_options(config: Mapping[str, Any]) -> StreamingOptions | None:
-    if "streaming" not in config:
-        return None
-    try:
-        return StreamingOptions(**config["streaming"])
-    except TypeError as error:
-        raise ValueError(f"not the settings of a streaming model: {error}") from None
+    settings = config.get("streaming")
+    return None if settings is None else options_from_json(StreamingOptions, settings, "a streaming model")

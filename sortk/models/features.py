@@ -37,6 +37,8 @@ class FeatureOptions:
 
     def __post_init__(self) -> None:
         check_sizes(self, "n_mels")
+        if self.n_mels > N_FFT:
+            raise ValueError(f"n_mels must be at most {N_FFT}, not {self.n_mels}")
         if self.normalize not in ("per_feature", "none"):
             raise ValueError(f"normalize must be per_feature or none, not {self.normalize!r}")
 

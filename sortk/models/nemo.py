@@ -3,7 +3,7 @@
 Every key of a config that could change a model's numbers is understood or refused, and so is every tensor: it is used,
 or left out for a reason that is named.
 
-    SortformerEncLabelModel               -> Sortformer, offline or streaming
+    SortformerEncLabelModel               -> Sortformer, offline or streaming; Nemotron-3-Diarization
     EncDec(Denoise)MaskedTokenPredModel   -> the encoder alone (NEST), to start training from
     EncDecMultiTaskModel                  -> Canary
     EncDecRNNTBPEModel, EncDecCTCModelBPE,
@@ -26,6 +26,7 @@ from sortk.models.nemo_config import (
     convert_canary,
     convert_encoder,
     convert_multitalker,
+    convert_nemotron,
     convert_parakeet,
     convert_sortformer,
     find_tokenizers,
@@ -35,6 +36,7 @@ from sortk.models.nemo_names import (
     CTC_NAMES,
     EMBEDDING,
     MULTITALKER_NAMES,
+    NEMOTRON_NAMES,
     OUTPUT,
     PARAKEET_NAMES,
     SORTFORMER_NAMES,
@@ -169,6 +171,16 @@ _SORTFORMER = _Kind(
     SORTFORMER_NAMES,
     CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
 )
+_NEMOTRON = _Kind(
+    convert_nemotron,
+    NEMOTRON_NAMES,
+    CONSTANTS
+    | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"}
+    | {
+        f"{module}activity_head.": "a loss of NVIDIA's training only"
+        for module in ("", "sortformer_modules.", "encoder.")
+    },
+)
 _ENCODER = _Kind(
     convert_encoder,
     {},
@@ -211,4 +223,11 @@ def _find_kind(config: Mapping[str, Any]) -> _Kind:
     kind = KINDS.get(target.rpartition(".")[2])
     if kind is None:
         raise ValueError(f"target is {target!r}; sortk supports {', '.join(KINDS)}")
+    encoder = config.get("encoder")
+    if (
+        kind is _SORTFORMER
+        and isinstance(encoder, dict)
+        and str(encoder.get("_target_")).endswith(".TransformerEncoder")
+    ):
+        return _NEMOTRON
     return kind

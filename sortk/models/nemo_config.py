@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sortk.models.canary import CanaryOptions
@@ -11,12 +11,12 @@ from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, FeatureOptions
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
 from sortk.models.multitalker import MultitalkerOptions
+from sortk.models.nemotron import NemotronOptions
+from sortk.models.options import MAX_SIZE
 from sortk.models.parakeet import ParakeetOptions
 from sortk.models.rnnt import TransducerOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
-
-MAX_SIZE = 1 << 16  # of anything that is counted; no model comes near
 
 
 class Section:
@@ -197,7 +197,7 @@ def _transformer_options(config: Mapping[str, Any], name: str) -> TransformerOpt
     return options
 
 
-# What inference/streaming.py calls NVIDIA's settings, and their defaults.
+# What StreamingOptions calls NVIDIA's settings, and their defaults.
 STREAMING_COUNTS = {
     "chunk_len": ("chunk", 188),
     "chunk_left_context": ("left_context", 1),
@@ -217,6 +217,18 @@ STREAMING_NUMBERS = {
 }
 
 
+CACHE_COUNTS = ("spkcache_len", "spkcache_sil_frames_per_spk")
+
+
+def _cache_settings(section: Section, **defaults: int) -> dict[str, Any]:
+    """Return how the speaker cache is filled, as StreamingOptions calls it."""
+    settings: dict[str, Any] = {}
+    for theirs in CACHE_COUNTS:
+        ours, default = STREAMING_COUNTS[theirs]
+        settings[ours] = section.count(theirs, defaults.get(ours, default), least=0)
+    return settings | {ours: section.number(theirs, default) for theirs, (ours, default) in STREAMING_NUMBERS.items()}
+
+
 def convert_sortformer(config: Mapping[str, Any]) -> dict[str, Any]:
     whole = Section({"model": dict(config)}, "model")
     streaming = whole.flag("streaming_mode", False)
@@ -234,15 +246,66 @@ def convert_sortformer(config: Mapping[str, Any]) -> dict[str, Any]:
     section.check("upsample_factor", 1, 1)
     section.check("use_learnable_sil_emb", False, False)
     section.ignore("causal_attn_rate", "causal_attn_rc", "scores_add_rnd", "max_index", "async_desync_updates")
-    settings: dict[str, float] = {
-        ours: section.count(theirs, default, least=0) for theirs, (ours, default) in STREAMING_COUNTS.items()
+    settings = _cache_settings(section) | {
+        ours: section.count(theirs, default, least=0)
+        for theirs, (ours, default) in STREAMING_COUNTS.items()
+        if theirs not in CACHE_COUNTS
     }
-    settings |= {ours: section.number(theirs, default) for theirs, (ours, default) in STREAMING_NUMBERS.items()}
     n_speakers, dropout = section.count("num_spks", 4), section.number("dropout_rate", 0.5)
     section.end()
     options = SortformerOptions(n_speakers, dropout, features, encoder, transformer)
     converted = {"model": "sortformer", "options": options.to_json()}
     return converted | ({"streaming": settings} if streaming else {})
+
+
+def convert_nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Nemotron-3-Diarization. Chunk sizes in the file are those of training; the published ones are used."""
+    whole = Section({"model": dict(config)}, "model")
+    whole.check("streaming_mode", False, True)
+    whole.check("high_resolution", False, True)
+    whole.check("output_subsampling_factor", MEL_PER_FRAME, 1)
+    whole.check("transformer_encoder", None, None)
+    features = _feature_options(config, gain=False)
+    encoder = Section(config, "encoder")
+    encoder.check_class("TransformerEncoder")
+    d_model = encoder.count("d_model")
+    encoder.check("feat_in", None, features.n_mels)
+    encoder.check("feat_out", -1, -1, d_model)
+    encoder.check("subsampling", None, "feature_stacking")
+    encoder.check("subsampling_factor", None, MEL_PER_FRAME)
+    encoder.check("self_attention_model", None, "rope")
+    encoder.check("attn_mode", "full", "full")
+    encoder.check("pre_block_norm", True, True)
+    encoder.check("qkv_bias", False, False)
+    encoder.check("qk_norm", False, False)
+    encoder.check("causal_tail_len", 0, 0)
+    encoder.ignore("pos_emb_max_len", "drop_path_rate", "sync_max_audio_length")
+    section = Section(config, "sortformer_modules")
+    section.check_class("SortformerModules")
+    section.check("fc_d_model", 512, d_model)
+    section.check("use_learnable_sil_emb", False, True)
+    section.check("subsampling_factor", MEL_PER_FRAME, MEL_PER_FRAME)
+    section.check("upsample_factor", MEL_PER_FRAME, MEL_PER_FRAME)
+    cache = _cache_settings(section, silence_per_speaker=1)
+    published = NemotronOptions()
+    options = NemotronOptions(
+        n_speakers=section.count("num_spks", 4),
+        d_model=d_model,
+        n_layers=encoder.count("n_layers"),
+        n_heads=encoder.count("n_heads"),
+        d_inner=round(encoder.number("ff_expansion", 4.0) * d_model),
+        d_head=section.count("tf_d_model", 192),
+        rope_base=encoder.number("rope_base", 10000.0),
+        dropout=encoder.number("drop_rate", 0.1),
+        features=features,
+        offline=replace(published.offline, **cache),
+        streaming=replace(published.streaming, **cache),
+    )
+    section.ignore("dropout_rate", *(name for name in STREAMING_COUNTS if name not in CACHE_COUNTS))
+    section.ignore("causal_attn_rate", "causal_attn_rc", "scores_add_rnd", "max_index", "async_desync_updates")
+    section.end()
+    encoder.end()
+    return {"model": "nemotron", "options": options.to_json()}
 
 
 def convert_encoder(config: Mapping[str, Any]) -> dict[str, Any]:

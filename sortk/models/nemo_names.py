@@ -40,6 +40,27 @@ SORTFORMER_NAMES: Names = {
     "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
     "transformer.": ("transformer_encoder.", TRANSFORMER_NAMES),
 }
+NEMOTRON_NAMES: Names = {
+    "stacking.": ("encoder.pre_encode.proj.", {}),
+    "norm_in.": ("encoder.embed_norm.", {}),
+    "norm_out.": ("encoder.final_norm.", {}),
+    "layers.": (
+        "encoder.layers.",
+        {
+            "norm_attention": "norm1",
+            "query_key_value": "attn.w_qkv",
+            "out": "attn.out_proj",
+            "norm_feed_forward": "norm2",
+            "linear1": "ffn.net.0",
+            "linear2": "ffn.net.3",
+        },
+    ),
+    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
+    "upsampling.conv.": ("sortformer_modules.subpixel_upsample.", {}),
+    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
+    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
+    "learned_silence": ("sortformer_modules.learnable_sil_emb", {}),
+}
 CANARY_NAMES: Names = {
     "encoder_proj.": ("encoder_decoder_proj.", {}),
     "transformer.": ("transf_encoder.", TRANSFORMER_NAMES),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 Options = TypeVar("Options")
+MAX_SIZE = 1 << 16  # of anything that is counted in a config; no model comes near
 
 
 def options_from_json(options: type[Options], fields: Any, what: str) -> Options:
@@ -21,10 +22,13 @@ def options_from_json(options: type[Options], fields: Any, what: str) -> Options
 
 
 def check_sizes(options: Any, *names: str) -> None:
-    """Sizes of layers, of which nothing can be built with less than 1."""
+    """Raise ValueError if one of these sizes is not from 1 to MAX_SIZE."""
     for name in names:
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} must be at least 1, not {getattr(options, name)}")
+        value = getattr(options, name)
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+        if value > MAX_SIZE:
+            raise ValueError(f"{name} must be at most {MAX_SIZE}, not {_shorten(value)}")
 
 
 def _build(options: type[Options], fields: Any, where: str) -> Options:

@@ -19,6 +19,7 @@ from sortk.models.fastconformer import EncoderOptions, PretrainedEncoder
 from sortk.models.features import LogMel
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.multitalker import Multitalker, MultitalkerOptions
+from sortk.models.nemotron import Nemotron, NemotronOptions
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.weights import check_weights
@@ -47,6 +48,7 @@ class Kind:
 
 KINDS = {
     "sortformer": Kind(SortformerOptions, Sortformer),
+    "nemotron": Kind(NemotronOptions, Nemotron),
     "eend-sa": Kind(EendOptions, Eend),
     "eend-eda": Kind(EendOptions, Eend),
     "encoder": Kind(EncoderOptions, PretrainedEncoder),  # NEST: to start training from

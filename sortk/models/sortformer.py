@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.models.diarizer import StreamableDiarizer
+from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.fastconformer import FastConformer, FastConformerOptions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import SpeakerOutput
@@ -75,10 +75,23 @@ SIZES = {
 }
 
 
+PRESETS = {
+    "0.32": StreamingOptions(chunk=3, right_context=1, fifo=188, update_period=144),
+    "1.04": StreamingOptions(chunk=6, right_context=7, fifo=188, update_period=144),
+    "10": StreamingOptions(chunk=124, right_context=1, fifo=124, update_period=124),
+    "30.4": StreamingOptions(chunk=340, right_context=40, fifo=40, update_period=300),
+}
+"""NVIDIA's published settings of the streaming models, by their latency in seconds."""
+
+LONG = StreamingOptions(chunk=840, right_context=40, fifo=40, update_period=300)
+"""With cache and contexts just below 90 s, the longest clips that Sortformer is trained on."""
+
+
 class Sortformer(StreamableDiarizer):
     """f_Theta of Eq. 2, with logits for probabilities."""
 
     options: SortformerOptions
+    presets, default_preset, long_steps = PRESETS, "10", LONG
 
     def __init__(self, options: SortformerOptions) -> None:
         super().__init__()

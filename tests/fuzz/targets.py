@@ -344,7 +344,7 @@ def _tiny_sortformer() -> Any:
 def _folder_seeds() -> list[Parts]:
     from safetensors.torch import save
 
-    from sortk.inference.streaming import StreamingOptions
+    from sortk.models.diarizer import StreamingOptions
 
     model = _tiny_sortformer()
     weights = save(model.state_dict())

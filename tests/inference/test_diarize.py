@@ -29,7 +29,7 @@ from sortk.inference import diarize
 from sortk.inference.diarize import DiarizeOptions, Diarizer, find_sessions, load
 from sortk.inference.int8 import Int8Linear
 from sortk.inference.load import LoadedDiarizer
-from sortk.inference.streaming import StreamingOptions
+from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import Sortformer

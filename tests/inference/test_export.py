@@ -15,13 +15,14 @@ from sortk.cli import main
 from sortk.formats.model_folder import save_model
 from sortk.inference import export
 from sortk.inference.export import Session, write_graph
-from sortk.inference.export_graphs import FeatureGraph, GraphState, OfflineGraph, StepGraph, fill
-from sortk.inference.streaming import StreamingOptions, StreamingSortformer, StreamingState
+from sortk.inference.export_graphs import FeatureGraph, OfflineGraph, StepGraph
+from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME
 from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.speaker_cache import StreamingState, StreamingStep
 from sortk.models.transformer import TransformerOptions
 
 ENCODER = FastConformerOptions(d_model=16, n_layers=1, n_heads=2, subsampling_channels=4)
@@ -53,33 +54,21 @@ def steps_of(mel: Tensor, options: StreamingOptions) -> Iterator[tuple[Tensor, i
         yield mel[:, first * MEL_PER_FRAME : stop], begin - first, math.ceil((stop - end) / MEL_PER_FRAME)
 
 
-def assert_same_memory(found: GraphState, expected: StreamingState) -> None:
-    n_cache, n_fifo = expected.cache.shape[1], expected.fifo.shape[1]
-    assert (int(found.n_cache), int(found.n_fifo)) == (n_cache, n_fifo)
-    torch.testing.assert_close(found.cache[:, :n_cache], expected.cache, atol=1e-4, rtol=0)
-    torch.testing.assert_close(found.fifo[:, :n_fifo], expected.fifo, atol=1e-4, rtol=0)
-    torch.testing.assert_close(found.mean_silence, expected.mean_silence, atol=1e-4, rtol=0)
-    assert torch.equal(found.n_silence, expected.n_silence)
-    assert bool(found.is_compressed) == (expected.cache_probs is not None)
-    if expected.cache_probs is not None:
-        torch.testing.assert_close(found.cache_probs, expected.cache_probs, atol=1e-4, rtol=0)
-
-
-def stream(graph: StepGraph, model: Sortformer, options: StreamingOptions, run: Any) -> None:
-    """A whole stream, step by step, in a graph and in torch."""
+def stream(model: Any, options: StreamingOptions, run: Any) -> None:
+    """Compare all steps of a stream in a graph and in torch."""
     torch.manual_seed(1)
-    mel = 3 * torch.randn(1, 8 * 61 + 3, 20)
-    streaming = StreamingSortformer(model, options)
-    expected_state, state = streaming.start(), graph.start()
+    mel = 3 * torch.randn(1, 8 * 61 + 3, model.options.features.n_mels)
+    step = StreamingStep(model, options)
+    expected_state = state = step.start()
     for piece, n_left, n_right in steps_of(mel, options):
-        frames, _ = model.encoder.subsample(piece)
-        expected, expected_state = streaming.step(expected_state, frames, n_left, n_right)
+        frames, _ = model.subsample(piece)
+        expected, expected_state = step(expected_state, frames, n_left, n_right)
         probs, *rest = run(piece, torch.tensor([n_left]), torch.tensor([n_right]), *state)
-        state = GraphState(*rest)
-        chunk = probs[:, n_left : probs.shape[1] - n_right]
-        torch.testing.assert_close(chunk, expected, atol=1e-4, rtol=0)
-        assert_same_memory(state, expected_state)
-    assert expected_state.cache_probs is not None  # it was compressed on the way
+        state = StreamingState(*rest)
+        torch.testing.assert_close(probs, expected, atol=1e-4, rtol=0)
+        for name, found in state._asdict().items():
+            torch.testing.assert_close(found, getattr(expected_state, name), atol=1e-4, rtol=0, msg=name)
+    assert expected_state.is_compressed  # it was compressed on the way
 
 
 @pytest.mark.parametrize("options", [OFFLINE, STREAMED])
@@ -102,16 +91,7 @@ def test_features_of_a_stream_have_no_gain() -> None:
 @torch.inference_mode()
 def test_the_graph_of_a_step_remembers_what_the_stream_remembers(options: StreamingOptions) -> None:
     model = decided(STREAMED)
-    graph = StepGraph(model, options).eval()
-    stream(graph, model, options, graph)
-
-
-def test_a_state_can_be_taken_over() -> None:
-    model, options = decided(STREAMED), STEPS[0]
-    graph = StepGraph(model, options)
-    state = fill(graph, StreamingSortformer(model, options).start())
-    for found, expected in zip(state, graph.start(), strict=True):
-        assert torch.equal(found, expected)
+    stream(model, options, StepGraph(model, options).eval())
 
 
 def test_settings_that_cannot_be() -> None:
@@ -155,13 +135,13 @@ def test_a_stream_in_onnxruntime(tmp_path: Path) -> None:
     model, options = decided(STREAMED), STEPS[0]
     assert write_graph(model, tmp_path / "step.onnx", "step", options) < 1e-4
     session = Session(tmp_path / "step.onnx")
-    names = ("mel", "n_left", "n_right", *GraphState._fields)
+    names = ("mel", "n_left", "n_right", *StreamingState._fields)
 
     def run(*inputs: Tensor) -> list[Tensor]:
         return session(**dict(zip(names, inputs, strict=True)))
 
     with torch.inference_mode():
-        stream(StepGraph(model, options), model, options, run)
+        stream(model, options, run)
 
 
 @pytest.mark.usefixtures("onnxruntime")

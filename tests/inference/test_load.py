@@ -29,8 +29,8 @@ from sortk.cli import main
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model, save_model
 from sortk.inference.load import import_nemo, load_diarizer, read_asr, read_model
-from sortk.inference.streaming import StreamingOptions
 from sortk.models.canary import Canary, CanaryOptions
+from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions

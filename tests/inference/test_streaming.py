@@ -15,18 +15,12 @@ from nemo_models import random_sortformer
 from torch import Tensor
 
 from sortk.inference.load import load_diarizer
-from sortk.inference.streaming import (
-    PRESETS,
-    Stream,
-    StreamingOptions,
-    StreamingSortformer,
-    StreamingState,
-    compress,
-    score_frames,
-)
+from sortk.inference.streaming import Stream
+from sortk.models.diarizer import StreamingOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
-from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.sortformer import PRESETS, Sortformer, SortformerOptions
+from sortk.models.speaker_cache import StreamingState, StreamingStep, compress, score_frames
 from sortk.models.transformer import TransformerOptions
 
 SHARED = Path(__file__).parents[3] / "shared" / "fixtures" / "nemo"
@@ -52,7 +46,7 @@ def nvidia() -> tuple[Sortformer, Tensor, dict[str, Tensor]]:
 
 
 def run(model: Sortformer, options: StreamingOptions, samples: Tensor, piece: int | None = None) -> Tensor:
-    stream = Stream(StreamingSortformer(model, options), len(samples))
+    stream = Stream(StreamingStep(model, options), len(samples))
     pieces = samples.split(piece, dim=1) if piece else [samples]
     return torch.cat([*(stream.hear(part) for part in pieces), stream.finish()], dim=1)
 
@@ -75,26 +69,26 @@ def test_the_state_after_each_step_is_nvidias(
 ) -> None:
     model, samples, expected = nvidia
     states: list[StreamingState] = []
-    step = StreamingSortformer.step
+    step = StreamingStep.__call__
 
-    def keep(self: StreamingSortformer, *args: object) -> tuple[Tensor, StreamingState]:
+    def keep(self: StreamingStep, *args: object) -> tuple[Tensor, StreamingState]:
         probs, state = step(self, *args)  # type: ignore[arg-type]
         states.append(state)
         return probs, state
 
-    monkeypatch.setattr(StreamingSortformer, "step", keep)
+    monkeypatch.setattr(StreamingStep, "__call__", keep)
     run(model, StreamingOptions(), samples)
     assert len(states) == 4
     for number, state in enumerate(states):
         theirs = {key: expected[f"default_step{number}_{key}"] for key in ("spkcache", "fifo", "mean_sil_emb", "n_sil")}
-        torch.testing.assert_close(state.cache, theirs["spkcache"], atol=1e-4, rtol=0)
-        torch.testing.assert_close(state.fifo, theirs["fifo"].reshape(state.fifo.shape), atol=1e-4, rtol=0)
-        torch.testing.assert_close(state.mean_silence, theirs["mean_sil_emb"], atol=1e-4, rtol=0)
+        cache, fifo = state.cache[:, : int(state.n_cache)], state.fifo[:, : int(state.n_fifo)]
+        torch.testing.assert_close(cache, theirs["spkcache"], atol=1e-4, rtol=0)
+        torch.testing.assert_close(fifo, theirs["fifo"].reshape(fifo.shape), atol=1e-4, rtol=0)
+        torch.testing.assert_close(state.silence, theirs["mean_sil_emb"], atol=1e-4, rtol=0)
         assert state.n_silence.tolist() == theirs["n_sil"].tolist()
-        if state.cache_probs is not None:
-            torch.testing.assert_close(
-                state.cache_probs, expected[f"default_step{number}_spkcache_preds"], atol=1e-4, rtol=0
-            )
+        if state.is_compressed:
+            expected_probs = expected[f"default_step{number}_spkcache_preds"]
+            torch.testing.assert_close(state.cache_probs, expected_probs, atol=1e-4, rtol=0)
 
 
 def noise(seconds: float, batch: int = 1) -> Tensor:
@@ -128,7 +122,7 @@ def test_a_batch_is_its_recordings() -> None:
 
 def test_frames_come_as_soon_as_their_context_is_there() -> None:
     """Chunk 3 and right context 1 are 4 frames, 32 mel frames; the last one's window ends at 31 * 160 + 200 samples."""
-    stream = Stream(StreamingSortformer(random_sortformer(SMALL), PRESETS["0.32"]))
+    stream = Stream(StreamingStep(random_sortformer(SMALL), PRESETS["0.32"]))
     assert stream.hear(noise(5)[:, : 31 * 160 + 199]).shape == (1, 0, 3)
     assert stream.hear(noise(5)[:, :1]).shape == (1, 3, 3)
     assert stream.finish().shape == (1, 1, 3)
@@ -182,30 +176,34 @@ def test_a_cache_without_enough_speech_is_filled_with_silence() -> None:
     assert kept_probs.sum().item() == pytest.approx(0.9)
 
 
-def test_mean_silence_is_that_of_all_silent_frames() -> None:
-    streaming = StreamingSortformer(random_sortformer(SMALL), StreamingOptions(cache=20))
+def test_mean_silence_is_that_of_all_silent_frames_that_left_the_fifo() -> None:
+    streaming = StreamingStep(random_sortformer(SMALL), StreamingOptions(cache=20))
     state = streaming.start()
-    frames = torch.tensor([1.0, 2.0, 3.0, 4.0])[None, :, None].expand(1, 4, 16)
-    probs = torch.tensor([0.05, 0.5, 0.06, 0.07])[None, :, None].expand(1, 4, 3)
-    mean, n_silence = streaming._hear_silence(state, frames, probs)  # sums 0.15, 1.5, 0.18, 0.21 against 0.2
+    frames = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])[None, :, None].expand(1, 5, 16)
+    probs = torch.tensor([0.05, 0.5, 0.06, 0.07, 0.0])[None, :, None].expand(1, 5, 3)
+    is_moved = torch.tensor([[True, True, True, True, False]])
+    mean, n_silence = streaming._update_silence(state, frames, probs, is_moved)  # sums 0.15, 1.5, 0.18, 0.21; limit 0.2
     assert n_silence.tolist() == [2] and mean.tolist() == [[2.0] * 16]
 
 
-def test_memory_is_bounded() -> None:
-    stream = Stream(StreamingSortformer(random_sortformer(SMALL), ODD))
-    sizes = set()
-    for _ in range(12):
-        stream.hear(noise(10))
-        sizes.add((stream.state.cache.shape[1] <= 64, stream.state.fifo.shape[1] <= 40))
-    assert sizes == {(True, True)}
+def test_empty_places_of_the_memory_are_zero_and_counted() -> None:
+    steps = StreamingOptions(chunk=5, left_context=2, right_context=1, fifo=8, update_period=6, cache=20)
+    stream, counts = Stream(StreamingStep(random_sortformer(SMALL), steps)), []
+    for piece in noise(4).split(6400, dim=1):
+        stream.hear(piece)
+        state = stream.state
+        counts.append((int(state.n_cache), int(state.n_fifo)))
+        assert not state.cache[:, int(state.n_cache) :].any() and not state.fifo[:, int(state.n_fifo) :].any()
+    # 5 frames a step once the right context is there; above 8 in the FIFO, at least 6 move on.
+    assert counts == [(0, 0), (0, 5), (6, 4), (12, 3), (12, 8), (18, 7), (20, 6), (20, 5), (20, 4), (20, 3)]
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: StreamingOptions(chunk=0), "chunk must be at least 1 frames, not 0"),
+        (lambda: StreamingOptions(chunk=0), "chunk must be from 1 to 65536, got 0"),
         (
-            lambda: StreamingSortformer(random_sortformer(SMALL), StreamingOptions(cache=11)),
+            lambda: StreamingStep(random_sortformer(SMALL), StreamingOptions(cache=11)),
             "a cache of 11 frames is too small for 3 speakers: give 12",
         ),
     ],
