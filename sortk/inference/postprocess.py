@@ -80,7 +80,8 @@ def find_all_segments(rows: PosteriorRows, options: Postprocess) -> SegmentArray
     first_unit, next_row_unit = rows.first_frame[row] * rows.n_units, rows.first_frame[row + 1] * rows.n_units
     lasts = finish == next_row_unit - rows.n_units  # it is the silence between rows that ends it, not a posterior
     start = np.maximum(0, (begin - first_unit) * UNIT_SECONDS - options.pad_onset)
-    end = (finish - first_unit - lasts) * UNIT_SECONDS + options.pad_offset
+    # NeMo ends the last segment 10 ms early; models with rows of 10 ms come with other code, which does not.
+    end = (finish - first_unit - lasts * (rows.n_units > 1)) * UNIT_SECONDS + options.pad_offset
     # Only negative padding leaves less than nothing of a segment; the last one is never asked.
     kept = (end > start) | lasts
     found = _Spans(row[kept], start[kept].astype(np.float32), end[kept].astype(np.float32))

@@ -99,7 +99,7 @@ def test_a_streaming_model_brings_its_settings(tmp_path: Path) -> None:
 
 def test_settings_of_a_stream_that_cannot_be(tmp_path: Path) -> None:
     path = write_streaming(tmp_path / "model.nemo", chunk_len=0)
-    with pytest.raises(FormatError, match="model.nemo: chunk must be at least 1 frames, not 0"):
+    with pytest.raises(FormatError, match="model.nemo: chunk must be from 1 to 65536, got 0"):
         import_nemo(path, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
@@ -129,7 +129,7 @@ def test_on_another_device(archive: Path) -> None:
         ),
         (lambda config: {"options": config["options"] | {"depth": 3}}, "not the options of a Sortformer: .*'depth'"),
         (lambda config: {"options": config["options"] | {"n_speakers": 5}}, "tensor 'speakers.weight' is 3 x 8, but"),
-        (lambda config: {"streaming": {"chunks": 3}}, "not the settings of a streaming model: .*'chunks'"),
+        (lambda config: {"streaming": {"chunks": 3}}, "not the options of a streaming model: .*'chunks'"),
     ],
 )
 def test_folders_that_are_not_whole(
