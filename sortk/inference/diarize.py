@@ -36,7 +36,7 @@ from sortk.inference.memory import keep_freed_memory
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
-from sortk.models.frames import SAMPLE_RATE, SpeakerOutput
+from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_rows
 from sortk.models.speaker_cache import StreamingStep
 from sortk.records import Segment, Session
 
@@ -198,7 +198,7 @@ class Diarizer:
 
     def _hear_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
         """Clips as wholes. A clip's posteriors do not depend on the others."""
-        n_rows = [self.model.count_rows(len(samples)) for samples in clips]
+        n_rows = [count_rows(len(samples), self.model.rows_per_frame) for samples in clips]
         if max(n_rows, default=0) == 0:  # a clip below 10 ms
             return [np.zeros((0, self.model.options.n_speakers), np.float32) for _ in clips]
         with torch.inference_mode():

@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from sortk.models.features import FeatureOptions, LogMel
-from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, MEL_PER_FRAME, Count, SpeakerOutput
+from sortk.models.frames import FRAME_SECONDS, SpeakerOutput
 from sortk.models.options import MAX_SIZE
 
 
@@ -36,12 +36,6 @@ class DiarizerModel(nn.Module):
     def row_seconds(self) -> float:
         """The duration of a row of posteriors."""
         return FRAME_SECONDS / self.rows_per_frame
-
-    def count_rows(self, n_samples: Count) -> Count:
-        """Return how many rows of posteriors a clip has; a last one that is begun counts."""
-        n_mel: Count = n_samples // HOP_SAMPLES
-        mel_per_row = MEL_PER_FRAME // self.rows_per_frame
-        return (n_mel + mel_per_row - 1) // mel_per_row
 
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
         """(batch, samples) at 16 kHz, (batch,) samples of each clip or None if nothing is padded."""

@@ -27,6 +27,13 @@ def count_frames(n_samples: Count) -> Count:
     return (n_mel + MEL_PER_FRAME - 1) // MEL_PER_FRAME
 
 
+def count_rows(n_samples: Count, rows_per_frame: int) -> Count:
+    """Return how many rows of posteriors a clip has, if a model frame has several; a last one that is begun counts."""
+    n_mel: Count = n_samples // HOP_SAMPLES
+    mel_per_row = MEL_PER_FRAME // rows_per_frame
+    return (n_mel + mel_per_row - 1) // mel_per_row
+
+
 def valid_frames(lengths: Tensor | None, n_frames: int) -> Tensor | None:
     """(batch,) lengths -> (batch, n_frames), true on the frames of the clip and false on its padding."""
     if lengths is None:

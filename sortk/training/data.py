@@ -213,8 +213,9 @@ def collate(examples: Sequence[Example], n_in_all: int | None = None) -> Batch:
     """Pad examples to the longest."""
     lengths = [len(example.samples) for example in examples]
     n_frames, n_speakers = count_frames(max(lengths)), examples[0].targets.shape[1]
+    n_rows = max(len(example.targets) for example in examples)
     samples = torch.zeros(len(examples), max(lengths))
-    targets = torch.zeros(len(examples), n_frames, n_speakers)
+    targets = torch.zeros(len(examples), n_rows, n_speakers)
     speakers = torch.full((len(examples), n_frames), NOBODY)
     for row, example in enumerate(examples):
         samples[row, : len(example.samples)] = torch.from_numpy(example.samples)

@@ -65,7 +65,7 @@ def train_diarizer(
     teacher: Tensor | None = None
     if options.encoder_warmup.teacher:
         teacher, number_of = read_teacher(Path(options.encoder_warmup.teacher), number_of)
-    labels = DiarizerLabels(model.options.n_speakers, number_of)
+    labels = DiarizerLabels(model.options.n_speakers, number_of, model.rows_per_frame)
     held_out = RecordedSource(data.valid, replace(labels, number_of={}), options.validation_seconds, seed)
     validation = BatchLoader([held_out], phases[-1].batch_limit, seed)
     task = DiarizerTask(model, options.alpha, validation, len(number_of), teacher)
@@ -154,7 +154,7 @@ class DiarizerTask(Task):
         """Return DER with the best mapping, DER with output k taken for the k-th speaker to arrive, and how often the
         speakers are in the order of arrival.
 
-        Both count frames of 80 ms without a collar, at threshold 0.5.
+        Both count rows of the model's output without a collar, at threshold 0.5.
         """
         total = FrameErrors()
         processes = current_processes()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sortk.formats.audio import Samples
 from sortk.formats.sst import SstOptions, build_sst, strip_tokens
 from sortk.formats.tokens import Tokenizer
-from sortk.models.frames import FRAME_SECONDS, count_frames
+from sortk.models.frames import FRAME_SECONDS, count_frames, count_rows
 from sortk.records import Segment, Session, arrival_order
 
 NOBODY = -1  # instead of a speaker's number
@@ -47,7 +47,7 @@ class Example:
 
     name: str
     samples: Samples
-    targets: Targets  # (frames, speakers)
+    targets: Targets  # (rows of the model's output, speakers)
     speakers: Numbers  # (frames,): which of all speakers of the training data speaks alone, or NOBODY
     text: str = ""
     tokens: Sequence[int] | None = None  # with prompt and end
@@ -71,6 +71,7 @@ class DiarizerLabels:
 
     n_speakers: int
     number_of: Mapping[str, int] = field(default_factory=dict)  # the speakers of the training data, to be named
+    rows_per_frame: int = 1  # of the model's output, see `DiarizerModel`
 
     needs_words = False
 
@@ -80,7 +81,12 @@ class DiarizerLabels:
 
     def make_example(self, clip: Clip) -> Example:
         targets, names = frame_targets(clip.segments, clip.start, clip.n_frames, self.n_speakers)
-        return Example(clip.name, clip.samples, targets, frame_speakers(targets, names, self.number_of))
+        speakers = frame_speakers(targets, names, self.number_of)  # of model frames, whatever the output has
+        if self.rows_per_frame > 1:
+            n_rows = count_rows(len(clip.samples), self.rows_per_frame)
+            row_seconds = FRAME_SECONDS / self.rows_per_frame
+            targets, _ = frame_targets(clip.segments, clip.start, n_rows, self.n_speakers, row_seconds)
+        return Example(clip.name, clip.samples, targets, speakers)
 
 
 @dataclass(frozen=True)
@@ -165,21 +171,20 @@ class AsrLabels:
 
 
 def frame_targets(
-    segments: Sequence[Segment], offset: float, n_frames: int, n_speakers: int
+    segments: Sequence[Segment], offset: float, n_frames: int, n_speakers: int, frame_seconds: float = FRAME_SECONDS
 ) -> tuple[Targets, list[str]]:
     """(n_frames, n_speakers): 1 where a speaker is active for at least half of the frame; and the speakers' names.
 
-    Frame k lasts from offset + 0.08 k on for 80 ms. Columns are in the order of arrival in this window
+    Frame k starts at offset + k frame_seconds. Columns are in the order of arrival in this window
     (`records.arrival_order`). Of more than `n_speakers`, those who speak longest in the window are kept; the columns of
     absent ones are 0.
     """
-    end = offset + n_frames * FRAME_SECONDS
+    end = offset + n_frames * frame_seconds
     inside = [segment for segment in segments if segment.start < end and segment.end > offset]
     activity = {speaker: np.zeros(n_frames) for speaker in arrival_order(inside, offset)}
     for segment in inside:
-        _cover(
-            activity[segment.speaker], (segment.start - offset) / FRAME_SECONDS, (segment.end - offset) / FRAME_SECONDS
-        )
+        first, last = (segment.start - offset) / frame_seconds, (segment.end - offset) / frame_seconds
+        _cover(activity[segment.speaker], first, last)
     # A microsecond of rounding must not decide whether exactly half a frame is half a frame.
     active = {speaker: covered >= 0.5 - 1e-5 for speaker, covered in activity.items()}
     kept = _longest(active, n_speakers)

@@ -155,7 +155,7 @@ def test_windows_of_a_recording_are_told_in_its_time(model: Sortformer, tmp_path
 
 
 def test_what_is_too_long_is_heard_in_steps(model: Sortformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diarize, "LONG", STEPS)
+    monkeypatch.setattr(Sortformer, "long_steps", STEPS)
     path = write(tmp_path / "long.flac", 20.0)
     short = make(model, whole_seconds=10.0)
     [(_, probs)] = short.hear([Session("long", path)])

@@ -211,3 +211,40 @@ def test_empty_places_of_the_memory_are_zero_and_counted() -> None:
 def test_what_cannot_be_streamed(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+EIGHT = SHARED.parent / "nemo2"
+needs_eight = pytest.mark.skipif(not EIGHT.is_dir(), reason="needs ../shared/fixtures/nemo2")
+
+
+@needs_eight
+@pytest.mark.parametrize("clip", ["a_3p3", "c_31p7"])
+def test_eight_speakers_offline_are_nvidias(clip: str) -> None:
+    samples = torch.from_numpy(soundfile.read(SHARED / f"{clip}.wav", dtype="float32")[0])[None]
+    with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays, torch.inference_mode():
+        probs = load_diarizer(EIGHT / "tiny_sortformer_8spk.nemo").model(samples).speaker_probs
+        torch.testing.assert_close(probs[0], torch.from_numpy(arrays[f"{clip}_offline"]), atol=1e-4, rtol=0)
+
+
+@needs_eight
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("default", StreamingOptions()),
+        ("20_3_1_60_40_96", StreamingOptions(20, 1, 3, fifo=60, update_period=40, cache=96)),
+    ],
+)
+def test_eight_speakers_in_steps_are_nvidias(name: str, options: StreamingOptions) -> None:
+    loaded = load_diarizer(EIGHT / "tiny_sortformer_8spk.nemo")
+    assert isinstance(loaded.model, Sortformer)
+    assert loaded.streaming == StreamingOptions() and loaded.model.options.n_speakers == 8
+    samples = torch.from_numpy(soundfile.read(SHARED / "d_60.wav", dtype="float32")[0])[None]
+    with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays:
+        expected = torch.from_numpy(arrays[f"d_60_streaming_{name}"])
+    torch.testing.assert_close(run(loaded.model, options, samples)[0], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("n_speakers", [5, 8])
+def test_more_than_four_speakers_stream(n_speakers: int) -> None:
+    model = random_sortformer(replace(SMALL, n_speakers=n_speakers))
+    assert run(model, replace(ODD, cache=40), noise(8.0)).shape == (1, 100, n_speakers)

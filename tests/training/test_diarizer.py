@@ -12,14 +12,19 @@ from sortk.corpora.espeak import EspeakOptions, prepare
 from sortk.formats import audio, rttm
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model
+from sortk.inference.diarize import load
+from sortk.inference.load import read_model
 from sortk.models.frames import SpeakerOutput
 from sortk.prepare.simulate import SimulateOptions, index_sources
 from sortk.records import Segment, Session
 from sortk.training.data import Batch
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.phases import TrainingData
+from sortk.training.phases import Pretrained, TrainingData
 from sortk.training.small_scale import read_teacher, speaker_loss, start_by_comparing
+from sortk.training.targets import Clip, DiarizerLabels
+
+NEMOTRON = Path(__file__).parents[1] / "fixtures" / "nemo2" / "tiny_nemotron_hf"
 
 
 def output_of(decided: list[list[int]]) -> SpeakerOutput:
@@ -219,3 +224,28 @@ def test_a_phase_that_simulates_needs_sources(tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 2)
     with pytest.raises(ValueError, match="phase 'train' simulates on the fly, but there are no sources"):
         train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out")
+
+
+def test_a_nemotron_is_tuned_with_targets_of_10_ms(tmp_path: Path) -> None:
+    sessions = make_sessions(tmp_path, 3)
+    initial = Pretrained(*read_model(NEMOTRON))
+    before = {name: tensor.clone() for name, tensor in initial.weights.items()}
+    loop = replace(LOOP, steps=2, learning_rate=1e-4, warmup_steps=1, validate_every=2)
+    options = TrainDiarOptions(phases=(DiarPhaseOptions("tune", loop=loop),))
+    scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out", initial)
+    assert scores["der"] >= 0
+    weights, config = load_model(tmp_path / "out" / "model")
+    assert config["model"] == "nemotron" and config["options"] == initial.config["options"]
+    assert weights["speakers.weight"].shape == (8, 32)
+    changed = {name for name, tensor in weights.items() if not torch.equal(tensor, before[name])}
+    assert changed == before.keys() - {"learned_silence"}  # which only a stream uses
+    probs = load(tmp_path / "out" / "model").hear_samples(audio.read(sessions[0].audio_path))
+    assert probs.shape == (400, 8)
+
+
+def test_rows_of_10_ms_by_hand() -> None:
+    clip = Clip("a", np.zeros(160 * 20 + 100, np.float32), 1.0, [Segment("a", "x", 1.014, 1.06)])
+    example = DiarizerLabels(2, {"x": 5}, rows_per_frame=8).make_example(clip)
+    assert example.targets.shape == (20, 2) and example.speakers.shape == (3,)
+    assert np.flatnonzero(example.targets[:, 0]).tolist() == [1, 2, 3, 4, 5]  # of row 1, 6 ms are speech
+    assert example.speakers.tolist() == [5, -1, -1]  # 46 of the first 80 ms
