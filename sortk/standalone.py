@@ -236,7 +236,7 @@ class DiarizeOutputs:
     plot: bool = False
     html: bool = False
 
-    def write(self, session: Session, segments: Sequence[Segment], probs: Any) -> None:
+    def write(self, session: Session, segments: Sequence[Segment], probs: Any, frame_seconds: float) -> None:
         from sortk.formats import posteriors, rttm
         from sortk.formats.files import atomic_text
         from sortk.report.recording import format_recording
@@ -249,13 +249,13 @@ class DiarizeOutputs:
         path = posteriors.path_of(self.folder, session)
         rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
         if self.probs:
-            posteriors.write(path, probs)
+            posteriors.write(path, probs, frame_seconds)
         if self.plot:
             with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
                 file.write(draw_timeline(segments, title=session.session_id))
         if self.html:
             with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
-                file.write(format_recording(session, segments, probs))
+                file.write(format_recording(session, segments, probs, frame_seconds))
 
 
 def diarize_files(
@@ -265,7 +265,6 @@ def diarize_files(
     from tqdm import tqdm
 
     from sortk.inference.diarize import count_seconds, find_sessions
-    from sortk.records import FRAME_SECONDS
 
     sessions = find_sessions(paths)
     began, n_done, n_frames = time.monotonic(), 0, 0
@@ -274,9 +273,9 @@ def diarize_files(
     )
     with bar:
         for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
-            outputs.write(session, diarizer.find_segments(session, probs), probs)
+            outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
             n_done, n_frames = n_done + 1, n_frames + len(probs)
-    spent, seconds = time.monotonic() - began, n_frames * FRAME_SECONDS
+    spent, seconds = time.monotonic() - began, n_frames * diarizer.frame_seconds
     log.info("%d of %d recordings, %.1f s of audio in %.1f s", n_done, len(sessions), seconds, spent)
     if seconds:
         log.info("real-time factor %.4f", spent / seconds)

@@ -49,12 +49,10 @@ def load_config(folder: Path) -> dict[str, Any]:
     return _without_own_keys(_read_config(folder))
 
 
-def load_huggingface(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return weights and config of a folder in Hugging Face's form; None if it is not one."""
+def read_huggingface_config(folder: Path) -> dict[str, Any] | None:
+    """Return the config of a folder in Hugging Face's form; None if it is not one."""
     config = _read_json(folder)
-    if "model_type" not in config or "model" in config:
-        return None
-    return load_tensors(folder / WEIGHTS_NAME), config
+    return config if "model_type" in config and "model" not in config else None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -145,6 +145,15 @@ class Diarizer:
         kept[frame, likeliest] = np.maximum(kept[frame, likeliest], most)
         return kept
 
+    def average_rows(self, probs: Posteriors) -> Posteriors:
+        """Return posteriors of model frames, 80 ms: the mean of each frame's rows."""
+        n_rows = self.model.rows_per_frame
+        if n_rows == 1:
+            return probs
+        padded = np.pad(probs, ((0, -len(probs) % n_rows), (0, 0)), mode="edge" if len(probs) else "constant")
+        averaged: Posteriors = padded.reshape(-1, n_rows, probs.shape[1]).mean(axis=1)
+        return averaged
+
     def _is_whole(self, n_samples: int) -> bool:
         if self._step is None:
             return True
@@ -334,6 +343,9 @@ def _sessions_of(path: Path) -> list[Session]:
 class Hears(Protocol):
     """A `Diarizer`, or several."""
 
+    @property
+    def frame_seconds(self) -> float: ...
+
     def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order."""
 
@@ -353,6 +365,7 @@ def write_posteriors(diarizer: Hears, sessions: Sequence[Session], folder: Path)
     def is_done(session: Session) -> bool:
         return posteriors.path_of(folder, session).is_file()
 
+    frame_seconds = diarizer.frame_seconds
     for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
         if not is_done(session):
-            posteriors.write(posteriors.path_of(folder, session), probs)
+            posteriors.write(posteriors.path_of(folder, session), probs, frame_seconds)

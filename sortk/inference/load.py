@@ -14,12 +14,20 @@ from torch import Tensor, nn
 
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
-from sortk.formats.model_folder import load_huggingface, load_model, save_model
+from sortk.formats.model_folder import (
+    WEIGHTS_NAME,
+    load_config,
+    load_model,
+    load_tensors,
+    read_huggingface_config,
+    save_model,
+)
 from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary, settings_of_parakeet
 from sortk.inference.memory import give_back_freed_memory
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
-from sortk.models.nemo import Converted, convert
+from sortk.models.frames import FRAME_SECONDS
+from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
 from sortk.models.registry import build_from, find_kind
 
@@ -83,6 +91,20 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return published[0].weights, published[0].config
 
 
+def read_frame_seconds(path: Path) -> float:
+    """Return how long a row of a diarizer's posteriors is; its weights are not read."""
+    theirs = read_huggingface_config(path) if path.is_dir() else nemo.read_config(path)
+    try:
+        if theirs is None:
+            config = load_config(path)
+        else:
+            config = huggingface.convert_config(theirs) if path.is_dir() else convert_config(theirs)
+        module = find_kind(config).module
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    return FRAME_SECONDS / module.rows_per_frame if issubclass(module, DiarizerModel) else FRAME_SECONDS
+
+
 def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
     """Return the same with the tokenizer that an ASR has."""
     tokenizer: Tokenizer | None = None
@@ -127,12 +149,11 @@ def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
     """Return the model of a `.nemo` file, or of a folder in Hugging Face's form; None for a folder of ours."""
     if not path.is_dir():
         return _read_nemo(path)
-    found = load_huggingface(path)
-    if found is None:
+    config = read_huggingface_config(path)
+    if config is None:
         return None
-    tensors, config = found
     try:
-        return huggingface.convert(config, tensors), None
+        return huggingface.convert(config, load_tensors(path / WEIGHTS_NAME)), None
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
 

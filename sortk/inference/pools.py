@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from sortk.inference.diarize import POOL, Diarizer, Posteriors, load
+from sortk.inference.load import read_frame_seconds
 from sortk.inference.transcribe import TranscribeOptions, Transcriber, load_transcriber
 from sortk.models.decoding import Decoding
 from sortk.records import RunJobs, Segment, Session
@@ -23,6 +24,11 @@ class PooledDiarizer:
     model: Path
     run_jobs: RunJobs
     device: str | None = None
+
+    @property
+    def frame_seconds(self) -> float:
+        """The duration of a row of posteriors."""
+        return read_frame_seconds(self.model)
 
     def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order."""

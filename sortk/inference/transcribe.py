@@ -176,7 +176,8 @@ class Transcriber:
     ) -> Iterator[tuple[Session, list[Piece]]]:
         """The pieces of each session, cut where it is quiet, or `whole`; none if it is shorter than 10 ms."""
         if self.diarizer is not None:
-            for session, probs in self.diarizer.hear(sessions, on_error):
+            for session, rows in self.diarizer.hear(sessions, on_error):
+                probs = self.diarizer.average_rows(rows)
                 yield session, self._cut_heard(session, probs, whole)
             return
         for session in sessions:

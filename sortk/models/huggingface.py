@@ -24,6 +24,8 @@ from sortk.models.nemotron import NemotronOptions
 from sortk.models.registry import build_on_meta
 from sortk.models.weights import check_weights
 
+Converter = Callable[[Mapping[str, Any]], dict[str, Any]]
+
 NEMOTRON_NAMES: Names = {
     "stacking.": ("model.audio_tower.embedder.projection.", {}),
     "norm_in.": ("model.audio_tower.input_layer_norm.", {}),
@@ -47,18 +49,26 @@ NEMOTRON_NAMES: Names = {
 }
 
 
+def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a model folder: `model` and `options`. ValueError if it is of another kind."""
+    return _find_kind(config)[0](config)
+
+
 def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Converted:
     """Return a model of ours. ValueError if it is of another kind, or damaged."""
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in KINDS:
-        raise ValueError(f"model_type is {str(model_type)[:40]!r}; sortk supports {', '.join(KINDS)}")
-    convert_config, names = KINDS[model_type]
-    converted = convert_config(config)
+    converted, (_, names) = convert_config(config), _find_kind(config)
     expected = build_on_meta(converted, len(tensors)).state_dict()
     found = _join_projections(tensors)
     check_weights({name_tensor(ours, names): tensor for ours, tensor in expected.items()}, found)
     weights = {ours: found[name_tensor(ours, names)].to(tensor.dtype) for ours, tensor in expected.items()}
     return Converted(converted, weights, {}, {})
+
+
+def _find_kind(config: Mapping[str, Any]) -> tuple[Converter, Names]:
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in KINDS:
+        raise ValueError(f"model_type is {str(model_type)[:40]!r}; sortk supports {', '.join(KINDS)}")
+    return KINDS[model_type]
 
 
 def _convert_nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +147,5 @@ def _join_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return joined
 
 
-Converter = Callable[[Mapping[str, Any]], dict[str, Any]]
 KINDS: dict[str, tuple[Converter, Names]] = {"nemotron3_diarization": (_convert_nemotron, NEMOTRON_NAMES)}
 """model_type -> the converter of its config, and its names of tensors."""

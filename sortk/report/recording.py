@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sortk.formats.posteriors import Posteriors, Probs
-from sortk.records import Segment, Session
+from sortk.records import FRAME_SECONDS, Segment, Session
 from sortk.report.page import format_page
 from sortk.report.session import describe_session, describe_sound
 
@@ -13,9 +13,13 @@ HEARD_SECONDS = 3600.0
 """Of a longer recording only the first hour can be played: about 12 MB of page."""
 
 
-def format_recording(session: Session, segments: Sequence[Segment], probs: Probs) -> str:
+def format_recording(
+    session: Session, segments: Sequence[Segment], probs: Probs, frame_seconds: float = FRAME_SECONDS
+) -> str:
     """Segments: times of the audio file, as in an RTTM."""
-    view = describe_session(session, segments, Posteriors(probs)) | describe_sound(session, HEARD_SECONDS)
+    view = describe_session(session, segments, Posteriors(probs, frame_seconds)) | describe_sound(
+        session, HEARD_SECONDS
+    )
     speakers = len({segment.speaker for segment in segments})
     row = {"id": session.session_id, "hyp_speakers": speakers, "view": view}
     return format_page(

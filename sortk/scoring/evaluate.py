@@ -58,14 +58,15 @@ def evaluate_diarizer(
         return posteriors.path_of(folder / "probs", session).is_file()  # written last
 
     references, uem = read_references(sessions)
+    frame_seconds = diarizer.frame_seconds
     for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
         if is_done(session):
             continue
         for name, chosen in postprocessing.items():
-            found = name_segments(session.session_id, find_segments(probs, chosen))
+            found = name_segments(session.session_id, find_segments(probs, chosen, frame_seconds))
             # Times in files count from the start of the audio file, of which a session may be a part.
             rttm.write(hypothesis(name, session), [part.shift(session.offset) for part in found])
-        posteriors.write(posteriors.path_of(folder / "probs", session), probs)
+        posteriors.write(posteriors.path_of(folder / "probs", session), probs, frame_seconds)
     results = []
     for name in postprocessing:
         hypotheses = {

@@ -194,9 +194,9 @@ def test_an_eend_model_is_not_streamed() -> None:
 def test_the_models_own_steps() -> None:
     own = StreamingOptions(chunk=5)
     loaded = LoadedDiarizer(random_sortformer(SMALL), own)
-    assert Diarizer(loaded, DiarizeOptions(streaming="own"))._streaming.options == own
-    assert make(random_sortformer(SMALL), streaming="own")._streaming.options.latency_seconds == 10.0
-    with pytest.raises(ValueError, match=r"no streaming preset is called '7', only 0\.32, 1\.04, 10, 30\.4"):
+    assert Diarizer(loaded, DiarizeOptions(streaming="own"))._step.options == own
+    assert make(random_sortformer(SMALL), streaming="own")._step.options.latency_seconds == 10.0
+    with pytest.raises(ValueError, match=r"no streaming preset '7', only 0\.32, 1\.04, 10, 30\.4"):
         make(random_sortformer(SMALL), streaming="7")
 
 
@@ -322,7 +322,7 @@ def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
         ((), 2, "give a FILE, or `-` for standard input"),
         (("a.wav", "--probs"), 2, "--probs and --plot need --out-dir"),
         (("a.wav", "-"), 2, "stands alone"),
-        (("a.wav", "--streaming", "0.5"), 2, "'0.5' is none of 0.32, 1.04, 10, 30.4"),
+        (("a.wav", "--streaming", "0.5"), 1, "no streaming preset '0.5', only 0.32, 1.04, 10, 30.4"),
         (("a.wav", "--postprocess", "gone.toml"), 1, "sortk: gone.toml: no such file"),
         (("a.wav", "--int8", "--device", "cuda"), 1, "sortk: int8 runs on the CPU only, not on 'cuda'"),
         (("a.wav", "--device", "warp"), 1, "sortk: device 'warp' cannot be used"),
