@@ -99,7 +99,7 @@ def test_a_streaming_model_brings_its_settings(tmp_path: Path) -> None:
 
 def test_settings_of_a_stream_that_cannot_be(tmp_path: Path) -> None:
     path = write_streaming(tmp_path / "model.nemo", chunk_len=0)
-    with pytest.raises(FormatError, match="model.nemo: not the options of a streaming model: chunk must be from 1 to 65536, got 0"):
+    with pytest.raises(FormatError, match="model.nemo: not the options of .*: chunk must be from 1 to 65536, got 0"):
         import_nemo(path, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
