@@ -27,7 +27,7 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 class Model:
     """Hears somebody from frame 25 (2 s) to 50 (4 s) of every session; is killed after so many."""
 
-    decoding = "free"
+    decoding, frame_seconds = "free", 0.08
 
     def __init__(self, n_before_kill: int = 99) -> None:
         self.n_before_kill, self.heard = n_before_kill, list[str]()
