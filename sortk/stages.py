@@ -356,8 +356,8 @@ def ready_sources(options: PrepareOptions) -> list[Path]:
 
 
 def clip_folders(options: SimulateOptions) -> list[Path]:
-    """Folders with noise and rooms; what is in them counts as a setting."""
-    return [Path(folder) for folder in (options.noise_dir, options.rir_dir) if folder]
+    """Folders with noise, rooms and turn-taking; what is in them counts as a setting."""
+    return [Path(folder) for folder in (options.noise_dir, options.rir_dir, options.like) if folder]
 
 
 def model_files(init: str) -> list[Path]:

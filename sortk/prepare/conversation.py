@@ -22,19 +22,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from sortk.prepare.pieces import Piece
+from sortk.prepare.pieces import Piece, shorten_piece
 
 WORDS_PER_TURN = (0.4, 19.0)  # Gamma shape and scale: the negative binomial (.4, .05) of the original, continuous
 SECONDS_PER_WORD = 0.35  # counts words where a piece has no transcript
 PAUSE_IN_TURN_MS = (20, 120)  # between two pieces of one turn; short, so that the turn stays one segment
-SHARE_STD, MIN_SHARE = 0.11, 0.05  # speaker dominance ~ N(1/S, .11), at least 5 %
-BACKCHANNEL_MS = 1500  # a longer turn takes the floor
-BACKCHANNEL_SHARE = 0.5  # of the overlap; the other part is early starts, whose lengths can be solved for
-MEAN_OVERLAP_MS = 700  # of an early start; how many there are follows from it
+MIN_TURN_MS = 200  # the shortest turn that is cut out of a piece
+MIN_SHARE = 0.05  # of the speech, by one speaker
 MIN_PAUSE_MS = 200  # between two turns of the same speaker
 TURN_LENGTH_SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # shorter turns, hence more changes, where overlap does not fit
 MAX_TURN_SHARE = 0.2  # of a session's speech, in one turn
-OVERLAP_SHAPE, GAP_SHAPE = 1.5, 1.2  # of the Gamma distributions; close to AMI's skew
+
+
+@dataclass(frozen=True)
+class TurnTaking:
+    """How people take turns; `turn_taking.py` fits it to a corpus. The default is the original simulator's."""
+
+    turn_ms: tuple[int, ...] = ()  # quantiles of the length of a turn, evenly spaced; none: by words (WORDS_PER_TURN)
+    share_std: float = 0.11  # speaker dominance ~ N(1/S, .11)
+    backchannel_ms: int = 1500  # a longer turn takes the floor
+    backchannel_share: float = 0.5  # of the overlap; the other part is early starts, whose lengths can be solved for
+    mean_overlap_ms: int = 700  # of an early start; how many there are follows from it
+    overlap_shape: float = 1.5  # of the Gamma distributions of early starts and gaps; close to AMI's skew
+    gap_shape: float = 1.2
 
 
 Cast = Mapping[str, Sequence[Sequence[Piece]]]
@@ -65,32 +75,40 @@ class PlacedTurn:
 
 
 def plan_turns(
-    cast: Cast, length_ms: int, overlap: float, silence: float, turn_change: float, rng: Random
+    cast: Cast,
+    length_ms: int,
+    overlap: float,
+    silence: float,
+    turn_change: float,
+    rng: Random,
+    habits: TurnTaking = TurnTaking(),  # noqa: B008 - frozen
 ) -> list[PlacedTurn]:
     """A conversation of the `cast` that reaches the two ratios in `length_ms`; turns in the order of their starts."""
     if len(cast) == 1:
         overlap = 0.0
     speech_ms = max(1, round((1 - silence) * (1 + overlap) * length_ms))
     for length_scale in TURN_LENGTH_SCALES:
-        turns = _draw_turns(cast, speech_ms, turn_change, length_scale, rng)
+        turns = _draw_turns(cast, speech_ms, turn_change, length_scale, rng, habits)
         turns = _fill_up(turns, cast, speech_ms, round((1 + overlap) * length_ms), rng)
         total_ms = sum(turn.duration_ms for turn in turns)
         overlap_ms = round(overlap * total_ms / (1 + overlap))
-        floors = _overlap(turns, overlap_ms, length_scale, rng)
+        floors = _overlap(turns, overlap_ms, length_scale, rng, habits)
         if sum(floor.overlap_ms for floor in floors) == overlap_ms:
             break
     else:
         _drop_what_is_too_much(floors, round((1 - silence) * length_ms))
-    return _place(floors, length_ms, rng)
+    return _place(floors, length_ms, rng, habits)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # 1. Turns
 
 
-def _draw_turns(cast: Cast, speech_ms: int, turn_change: float, length_scale: float, rng: Random) -> list[Turn]:
+def _draw_turns(
+    cast: Cast, speech_ms: int, turn_change: float, length_scale: float, rng: Random, habits: TurnTaking
+) -> list[Turn]:
     """Turns that sum to no more than `speech_ms`, every speaker heard if there is room."""
-    shares = _draw_shares(list(cast), rng)
+    shares = _draw_shares(list(cast), habits.share_std, rng)
     streams = {speaker: _stream(utterances, rng) for speaker, utterances in cast.items()}
     shortest = {speaker: min(_pieces(cast[speaker]), key=lambda piece: piece.duration_ms) for speaker in cast}
     turns: list[Turn] = []
@@ -100,8 +118,13 @@ def _draw_turns(cast: Cast, speech_ms: int, turn_change: float, length_scale: fl
         speaker = _next_speaker(turns, shares, unheard, left_ms / speech_ms, turn_change, rng)
         reserved_ms = sum(shortest[other].duration_ms for other in unheard if other != speaker)
         limit_ms = left_ms - reserved_ms
-        n_words = 1 + length_scale * rng.gammavariate(*WORDS_PER_TURN)
-        turn = _draw_turn(speaker, streams[speaker], n_words, limit_ms, int(MAX_TURN_SHARE * speech_ms), rng)
+        enough_ms = int(MAX_TURN_SHARE * speech_ms)
+        if habits.turn_ms:
+            wanted_ms = max(1, round(length_scale * _draw_quantile(habits.turn_ms, rng)))
+            turn = _draw_timed_turn(speaker, streams[speaker], min(wanted_ms, enough_ms), limit_ms, rng)
+        else:
+            n_words = 1 + length_scale * rng.gammavariate(*WORDS_PER_TURN)
+            turn = _draw_turn(speaker, streams[speaker], n_words, limit_ms, enough_ms, rng)
         if turn is None:
             break
         turns.append(turn)
@@ -121,10 +144,36 @@ def _pieces(utterances: Iterable[Sequence[Piece]]) -> Iterator[Piece]:
     return itertools.chain.from_iterable(utterances)
 
 
-def _draw_shares(speakers: Sequence[str], rng: Random) -> dict[str, float]:
+def _draw_quantile(quantiles: Sequence[int], rng: Random) -> float:
+    """Return a number from the distribution with these quantiles."""
+    place = rng.random() * (len(quantiles) - 1)
+    below = quantiles[int(place)]
+    return below + (place - int(place)) * (quantiles[min(int(place) + 1, len(quantiles) - 1)] - below)
+
+
+def _draw_timed_turn(speaker: str, stream: Iterator[Piece], wanted_ms: int, limit_ms: int, rng: Random) -> Turn | None:
+    """Return pieces of about `wanted_ms` in all, the last one cut to it; None if that is more than `limit_ms`."""
+    wanted_ms = max(wanted_ms, MIN_TURN_MS)
+    if wanted_ms > limit_ms:
+        return None
+    pieces: list[Piece] = []
+    pauses_ms: list[int] = []
+    left_ms = wanted_ms
+    while left_ms >= MIN_TURN_MS:
+        pause_ms = rng.randint(*PAUSE_IN_TURN_MS) if pieces else 0
+        piece = next(stream)
+        if left_ms - pause_ms < MIN_TURN_MS:
+            break
+        pieces.append(shorten_piece(piece, left_ms - pause_ms))
+        pauses_ms.append(pause_ms)
+        left_ms -= pause_ms + pieces[-1].duration_ms
+    return Turn(speaker, tuple(pieces), tuple(pauses_ms))
+
+
+def _draw_shares(speakers: Sequence[str], share_std: float, rng: Random) -> dict[str, float]:
     """Who dominates the conversation: positive shares that sum to one."""
     mean = 1 / len(speakers)
-    raw = [max(rng.gauss(mean, SHARE_STD), MIN_SHARE) for _ in speakers]
+    raw = [max(rng.gauss(mean, share_std), MIN_SHARE) for _ in speakers]
     return {speaker: share / sum(raw) for speaker, share in zip(speakers, raw, strict=True)}
 
 
@@ -207,11 +256,14 @@ class _Floor:
         return int(0.48 * (self.turn.duration_ms - self.inside_ms))
 
 
-def _overlap(turns: Sequence[Turn], overlap_ms: int, length_scale: float, rng: Random) -> list[_Floor]:
+def _overlap(
+    turns: Sequence[Turn], overlap_ms: int, length_scale: float, rng: Random, habits: TurnTaking
+) -> list[_Floor]:
     """Decides where turns overlap, and by how much: `overlap_ms` in all, if the turns allow it."""
-    share = 1 - (1 - BACKCHANNEL_SHARE) * length_scale  # where overlap is hard to fit, more and longer turns go inside
-    floors = _choose_backchannels(turns, round(share * overlap_ms), round(BACKCHANNEL_MS / length_scale), rng)
-    _start_early(floors, overlap_ms - sum(floor.inside_ms for floor in floors), rng)
+    # Where overlap is hard to fit, more and longer turns go inside.
+    share = 1 - (1 - habits.backchannel_share) * length_scale
+    floors = _choose_backchannels(turns, round(share * overlap_ms), round(habits.backchannel_ms / length_scale), rng)
+    _start_early(floors, overlap_ms - sum(floor.inside_ms for floor in floors), rng, habits)
     return floors
 
 
@@ -221,10 +273,10 @@ def _drop_what_is_too_much(floors: list[_Floor], speech_ms: int) -> None:
         floors.pop()
 
 
-def _place(floors: Sequence[_Floor], length_ms: int, rng: Random) -> list[PlacedTurn]:
+def _place(floors: Sequence[_Floor], length_ms: int, rng: Random, habits: TurnTaking) -> list[PlacedTurn]:
     """Puts the turns on the time line, with gaps that fill the session."""
     speech_ms = sum(floor.turn.duration_ms - floor.early_ms for floor in floors)
-    gaps_ms = _draw_gaps(floors, max(length_ms - speech_ms, 0), rng)
+    gaps_ms = _draw_gaps(floors, max(length_ms - speech_ms, 0), habits.gap_shape, rng)
     tails_ms = [*(floor.early_ms for floor in floors[1:]), 0]
     placed: list[PlacedTurn] = []
     end_ms = 0
@@ -257,7 +309,7 @@ def _choose_backchannels(turns: Sequence[Turn], limit_ms: int, longest_ms: int, 
     return floors
 
 
-def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random) -> None:
+def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random, habits: TurnTaking) -> None:
     """Lets turns start before the end of the one before them, by `total_ms` in all if that is possible."""
     changes = [
         (index, min(before.room_ms, after.room_ms))
@@ -268,23 +320,23 @@ def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random) -> None:
     chosen: list[int] = []
     limits_ms: list[int] = []
     for index, limit_ms in changes:
-        if len(chosen) * MEAN_OVERLAP_MS >= total_ms and sum(limits_ms) >= 1.5 * total_ms:
+        if len(chosen) * habits.mean_overlap_ms >= total_ms and sum(limits_ms) >= 1.5 * total_ms:
             break
         chosen.append(index)
         limits_ms.append(limit_ms)
-    lengths_ms = deal_out(total_ms, [rng.gammavariate(OVERLAP_SHAPE, 1) for _ in chosen], limits_ms)
+    lengths_ms = deal_out(total_ms, [rng.gammavariate(habits.overlap_shape, 1) for _ in chosen], limits_ms)
     for index, early_ms in zip(chosen, lengths_ms, strict=True):
         floors[index].early_ms = early_ms
 
 
-def _draw_gaps(floors: Sequence[_Floor], total_ms: int, rng: Random) -> list[int]:
+def _draw_gaps(floors: Sequence[_Floor], total_ms: int, gap_shape: float, rng: Random) -> list[int]:
     """The silence before each floor turn and after the last one; they sum to `total_ms`."""
-    weights = [0.5 * rng.gammavariate(GAP_SHAPE, 1)]
+    weights = [0.5 * rng.gammavariate(gap_shape, 1)]
     same_speaker = [False]
     for before, after in itertools.pairwise(floors):
-        weights.append(0.0 if after.early_ms else rng.gammavariate(GAP_SHAPE, 1))
+        weights.append(0.0 if after.early_ms else rng.gammavariate(gap_shape, 1))
         same_speaker.append(before.turn.speaker == after.turn.speaker)
-    weights.append(0.5 * rng.gammavariate(GAP_SHAPE, 1))
+    weights.append(0.5 * rng.gammavariate(gap_shape, 1))
     same_speaker.append(False)
     least_ms = min(MIN_PAUSE_MS, total_ms // (2 * max(sum(same_speaker), 1)))
     floor_ms = [least_ms if same else 0 for same in same_speaker]

@@ -6,7 +6,7 @@ import json
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -108,6 +108,7 @@ class SetSummary:
     speaker_counts: Counter[int] = field(default_factory=Counter)
     overlap_ratios: array[float] = field(default_factory=lambda: array("d"))
     silence_ratios: array[float] = field(default_factory=lambda: array("d"))
+    like: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # statistics of `simulate.like`, and its own
 
     def add(self, activity: Activity) -> None:
         self.seconds += activity.duration
@@ -127,6 +128,7 @@ class SetSummary:
             "overlap_median_session": round(statistics.median(self.overlap_ratios), 4),
             "silence": round(1 - self.speech_seconds / self.seconds, 4),
             "silence_median_session": round(statistics.median(self.silence_ratios), 4),
+            **({"like": {name: list(both) for name, both in self.like.items()}} if self.like else {}),
         }
 
     def __str__(self) -> str:

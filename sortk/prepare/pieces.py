@@ -170,6 +170,14 @@ def cut_piece(piece: Piece, longest_ms: int, speed: float = 1.0) -> list[Piece]:
     ]
 
 
+def shorten_piece(piece: Piece, longest_ms: int) -> Piece:
+    """Return the first `longest_ms` of the piece, with the words that end in it."""
+    if piece.duration_ms <= longest_ms:
+        return piece
+    words = tuple(word for word in piece.words if word.end <= longest_ms / 1000)
+    return replace(piece, duration_ms=longest_ms, tail_ms=0, words=words)
+
+
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:
     """The pieces of each source; a file that holds several in a row is decoded once."""
     for path, in_file in itertools.groupby(sources, key=lambda source: source.audio_path):

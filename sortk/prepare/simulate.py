@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from sortk.prepare.conversation import PlacedTurn, plan_turns
+from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
 from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
@@ -30,6 +30,7 @@ from sortk.prepare.render import (
     find_clips,
     render,
 )
+from sortk.prepare.turn_taking import TurnStatistics, compare, measure, read_turn_taking
 from sortk.records import LATER, SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns of natural length
 QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
 MAX_HOURS = 1e6
+MEASURED_SESSIONS = 200  # of a set, for statistics of turn-taking
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
 SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
 SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have thousands
@@ -68,6 +70,9 @@ class SimulateOptions:
     on_the_fly: tuple[str, ...] = field(default=(), metadata=LATER)
     clean_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no noise in spite of noise_dir
     dry_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no room in spite of rir_dir
+    # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
+    # starts and back-channels are as in them. Pieces are cut to the length of a turn.
+    like: str = field(default="", metadata=LATER)
     # Share of sessions whose speakers all come from one folder of audio: only their voices tell them apart, for their
     # microphones are alike.
     same_collection: float = field(default=0.0, metadata=LATER)
@@ -181,6 +186,17 @@ class Simulator:
                 f"{set_name!r} have {len(self.speakers)} with speech that fits into {options.seconds:g} s"
             )
         self.options, self.seed, self.set_name = options, seed, set_name
+        self.like: TurnStatistics | None = None
+        self.habits = TurnTaking()
+        if options.like:
+            self.like, self.habits = read_turn_taking(Path(options.like))
+            self.options = replace(
+                options,
+                overlap=min(self.like.overlap, 0.3),
+                silence=min(self.like.silence, 0.8),
+                spread=self.like.spread,
+                turn_change=self.like.turn_change,
+            )
         self.noises = find_clips(Path(options.noise_dir)) if options.noise_dir else []
         self.rirs = find_clips(Path(options.rir_dir)) if options.rir_dir else []
         self._pieces: dict[str, list[list[Piece]]] = {}
@@ -198,7 +214,7 @@ class Simulator:
         cast = [self._voice(speaker, rng) for speaker in drawn]
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
-        turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng)
+        turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, self.habits)
         heard = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
         voices = {voice.name: voice for voice in cast}
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
@@ -300,7 +316,14 @@ def simulate_set(
     simulator = Simulator(speakers, options, seed, set_name)
     n_sessions = max(1, round(3600 * hours / options.seconds))
     summary = write_set(simulator, n_sessions, manifest_path, run_jobs)
+    options = simulator.options
     log.info("%s: %s (targets %.3f, %.3f)", manifest_path.name, summary, options.overlap, options.silence)
+    if simulator.like is not None:
+        numbers = range(min(n_sessions, MEASURED_SESSIONS))
+        own_statistics, _ = measure(simulator.plan(number).segments() for number in numbers)
+        summary.like = compare(simulator.like, own_statistics)
+        for name, (wanted, own) in summary.like.items():
+            log.info("  %-18s %8.3f, in %s %8.3f", name, own, options.like, wanted)
     reached = summary.to_json()
     for name in ("overlap", "silence"):
         if n_sessions >= ENOUGH_SESSIONS and abs(reached[name] - getattr(options, name)) > 0.01:
