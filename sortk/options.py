@@ -9,7 +9,8 @@
 
 Default, range and comment stand on the field, once. `Literal` types and ranges are checked whenever an object is made;
 types are checked by the reader, because whoever wrote the file is not a type checker. A class with a SHORTHAND may be
-written as the value of that field alone.
+written as the value of that field alone. A class with TABLES has a field of that name, a dict, for all tables that are
+not fields: [cluster.simulate] is `cluster.stages["simulate"]`.
 """
 
 from __future__ import annotations
@@ -98,12 +99,16 @@ def read_options(options: type[T], table: Any, where: str) -> T:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {quote(table)}")
     hints = typing.get_type_hints(options)
-    for key in table:
+    values: dict[str, Any] = {}
+    if field_of_tables := getattr(options, "TABLES", ""):
+        hint = hints.pop(field_of_tables)
+        tables = {key: value for key, value in table.items() if key not in hints and isinstance(value, Mapping)}
+        table = {key: value for key, value in table.items() if key not in tables}
+        values[field_of_tables] = _convert(hint, tables, where)
+    for key, value in table.items():
         if key not in hints:
-            close = difflib.get_close_matches(str(key)[:LONGEST_KEY], hints, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else list_known("keys", hints)
-            raise ValueError(f"{where}: unknown key {quote(key)}; {hint}")
-    values = {key: _convert(hints[key], value, f"{where}: {key}") for key, value in table.items()}
+            raise ValueError(f"{where}: {describe_unknown(key, hints)}")
+        values[key] = _convert(hints[key], value, f"{where}: {key}")
     try:
         return options(**values)
     except ValueError as error:  # the options' own checks say what; this says where
@@ -142,6 +147,13 @@ def _must_be_one_of(name: str, hint: Any, value: Any) -> str:
     return f"{name} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {quote(value)}"
 
 
+def describe_unknown(key: Any, known: Iterable[str]) -> str:
+    """Return "unknown key 'trails'; did you mean 'trials'?", for a key that is not among those that are known."""
+    known = list(known)
+    close = difflib.get_close_matches(str(key)[:LONGEST_KEY], known, n=1)
+    return f"unknown key {quote(key)}; " + (f"did you mean {close[0]!r}?" if close else list_known("keys", known))
+
+
 def list_known(what: str, names: Iterable[str]) -> str:
     """Return "keys: a, b", for an error about a name that is not among them."""
     return f"{what}: {', '.join(name[:LONGEST_KEY] for name in sorted(names)) or 'none'}"
@@ -158,6 +170,9 @@ def format_options(options: Any, name: str = "") -> str:
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
         where = f"{name}.{entry.name}" if name else entry.name
+        if entry.name == getattr(options, "TABLES", None):
+            tables += [f"\n[{name}.{key}]\n{format_options(item, f'{name}.{key}')}" for key, item in value.items()]
+            continue
         is_list = isinstance(value, tuple) and bool(value) and dataclasses.is_dataclass(value[0])
         if is_list or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
             note = f"# {comments[entry.name]}\n" if entry.name in comments else ""

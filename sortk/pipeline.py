@@ -67,17 +67,17 @@ class Experiment:
         recipe: Recipe,
         root: Path,
         variant: str = "",
-        elders: Mapping[str, Recipe] | None = None,
+        shareable: Mapping[str, Recipe] | None = None,
     ) -> None:
-        """`elders`: the recipes whose stages it may share, by variant; see `recipe.load_elders`."""
+        """`shareable`: the recipes whose stages it may share, by variant; see `recipe.load_shareable`."""
         self.stages = [stage for stage in stages if stage.wanted(recipe)]
         self.recipe, self.root, self.variant = recipe, root, variant
         self._by_name = {stage.name: stage for stage in self.stages}
         self._identities: dict[str, Identity] = {}
         self._hashes: dict[Path, str] = {}  # of files from outside, which may be large and named by every variant
-        self._elders = [Experiment(stages, elder, root, name) for name, elder in (elders or {}).items()]
-        for elder in self._elders:
-            elder._hashes = self._hashes
+        self._shareable = [Experiment(stages, other, root, name) for name, other in (shareable or {}).items()]
+        for other in self._shareable:
+            other._hashes = self._hashes
 
     def inputs(self, stage: Stage) -> list[Stage]:
         """The stages that it reads."""
@@ -103,7 +103,7 @@ class Experiment:
 
     def folder(self, stage: Stage) -> Folder:
         key = self.identity(stage).key
-        sharing = (elder for elder in self._elders if stage in elder.stages and elder.identity(stage).key == key)
+        sharing = (other for other in self._shareable if stage in other.stages and other.identity(stage).key == key)
         variant = next(sharing, self).variant
         return Folder((self.root / f"variant-{variant}" if variant else self.root) / stage.folder_name)
 

@@ -20,14 +20,14 @@ import contextlib
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sortk.corpora.options import PrepareOptions
 from sortk.formats.files import quote
 from sortk.formats.sst import SstOptions
-from sortk.options import list_known, read_options
+from sortk.options import describe_unknown, list_known, read_options
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.timestamps import TimestampOptions
@@ -38,6 +38,8 @@ from sortk.slurm.options import ClusterOptions
 from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
 Table = dict[str, Any]
+
+NO_STAGES = ("name", "summary", "seed", "asr", "tables", "cluster")  # all other keys of a recipe are tables of stages
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ class Recipe:
     tables: TableOptions = field(default_factory=TableOptions)  # what `sortk tables` measures
     cluster: ClusterOptions = field(default_factory=ClusterOptions)  # where jobs run changes no result
 
+    def __post_init__(self) -> None:
+        stages = [entry.name for entry in fields(self) if entry.name not in NO_STAGES]
+        for name in self.cluster.stages:
+            if name not in stages:
+                raise ValueError(f"cluster: {describe_unknown(name, stages)}")
+
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
     """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied.
@@ -70,21 +78,21 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str |
     return _build_recipe(path, read_toml(path), overrides, variant.split("+") if variant else [])
 
 
-def load_elders(name_or_path: str, overrides: Sequence[str], variant: str) -> dict[str, Recipe]:
-    """The recipes with which a variant may have stages in common, by variant: the plain one, as "", and all variants
-    that come before it in the file. `debug+pil` also has `debug`, and what comes before pil on top of debug."""
+def load_shareable(name_or_path: str, overrides: Sequence[str], variant: str) -> dict[str, Recipe]:
+    """Return the recipes whose stages a variant may share, by variant: the plain one, as "", and all variants that come
+    before it in the file. `debug+pil` also has `debug`, and what comes before pil on top of debug."""
     path = find_recipe(name_or_path)
     table = read_toml(path)
     given = variant.split("+") if variant else []
     _build_recipe(path, table, overrides, given)  # which knows them all, or says so
     known = list(table.get("variants", {}))
-    elders: dict[str, Recipe] = {}
+    shareable: dict[str, Recipe] = {}
     for depth, name in enumerate(given):
         below = given[:depth]
-        for names in (below, *([*below, elder] for elder in known[: known.index(name)])):
+        for names in (below, *([*below, other] for other in known[: known.index(name)])):
             with contextlib.suppress(ValueError):  # not every variant makes sense on top of every other
-                elders["+".join(names)] = _build_recipe(path, table, overrides, names)
-    return elders
+                shareable["+".join(names)] = _build_recipe(path, table, overrides, names)
+    return shareable
 
 
 def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: Sequence[str]) -> Recipe:

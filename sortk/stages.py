@@ -30,7 +30,7 @@ from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.sst import CutWords, SstSummary, serialize_sessions
 from sortk.prepare.timestamps import TimestampOptions
-from sortk.recipe import load_elders, load_recipe
+from sortk.recipe import load_recipe, load_shareable
 from sortk.records import RunJobs, Session
 from sortk.slurm.arrays import SlurmArrays
 
@@ -438,5 +438,5 @@ def find_stage(number_or_name: int | str) -> Stage:
 def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
     """The stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
     recipe = load_recipe(name_or_path, overrides, variant)
-    elders = load_elders(name_or_path, overrides, variant)
-    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, elders)
+    shareable = load_shareable(name_or_path, overrides, variant)
+    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, shareable)

@@ -80,12 +80,12 @@ def test_a_variant_shares_the_stages_that_it_does_not_change(tmp_path: Path) -> 
 
 
 def test_a_variant_shares_the_stages_of_variants_before_it(tmp_path: Path) -> None:
-    elders = {"": make_recipe(), "short": make_recipe(seconds=30.0)}
-    later = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path, "later", elders)
+    shareable = {"": make_recipe(), "short": make_recipe(seconds=30.0)}
+    later = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path, "later", shareable)
     assert {later.folder(stage).final.parent for stage in STAGES} == {tmp_path / "variant-short"}
     without_second = (STAGES[0], replace(STAGES[1], wanted=lambda recipe: recipe.asr))
-    elders["short"] = replace(elders["short"], asr=False)  # so it has no folder to share
-    later = Experiment(without_second, make_recipe(seconds=30.0), tmp_path, "later", elders)
+    shareable["short"] = replace(shareable["short"], asr=False)  # so it has no folder to share
+    later = Experiment(without_second, make_recipe(seconds=30.0), tmp_path, "later", shareable)
     assert [later.folder(stage).final.parent.name for stage in without_second] == ["variant-short", "variant-later"]
 
 

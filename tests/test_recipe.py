@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.recipe import find_recipe, load_elders, load_recipe, merge_tables, parse_override, shipped_recipes
+from sortk.recipe import find_recipe, load_recipe, load_shareable, merge_tables, parse_override, shipped_recipes
 
 
 def write_recipe(folder: Path, text: str) -> str:
@@ -128,8 +128,8 @@ def test_variants_are_stacked_and_know_what_they_may_share(tmp_path: Path) -> No
     assert (both.seconds, both.overlap) == (20.0, 0.3)
     with pytest.raises(ValueError, match="no variant 'x'"):
         load_recipe(path, variant="quick+x")
-    assert load_elders(path, [], "") == {}
-    assert list(load_elders(path, [], "dense")) == ["", "quick"]
-    elders = load_elders(path, ["seed=3"], "quick+quiet")
-    assert list(elders) == ["", "quick", "quick+quick", "quick+dense"]  # wrong is none of anybody's
-    assert elders["quick+dense"].simulate == both and {elder.seed for elder in elders.values()} == {3}
+    assert load_shareable(path, [], "") == {}
+    assert list(load_shareable(path, [], "dense")) == ["", "quick"]
+    shareable = load_shareable(path, ["seed=3"], "quick+quiet")
+    assert list(shareable) == ["", "quick", "quick+quick", "quick+dense"]  # wrong is none of anybody's
+    assert shareable["quick+dense"].simulate == both and {other.seed for other in shareable.values()} == {3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,17 @@ def test_a_stage_asks_for_what_its_table_says_and_else_for_what_all_jobs_ask() -
     }
 
 
-def test_every_stage_has_a_table() -> None:
+def test_every_stage_has_a_table_and_config_prints_it() -> None:
+    from sortk.options import format_options, read_options
     from sortk.stages import STAGES
 
     for stage in STAGES:
+        table = stage.name.replace("-", "_")
+        recipe = load_recipe("mini", ["cluster.partition=cpu", f"cluster.{table}.partition=gpu"])
+        assert recipe.cluster.of_stage(stage.name) == JobOptions(partition="gpu")
         assert ClusterOptions(partition="cpu").of_stage(stage.name) == JobOptions(partition="cpu")
+        printed = tomllib.loads(format_options(recipe.cluster, "cluster").join(("[cluster]\n", "")))
+        assert read_options(ClusterOptions, printed["cluster"], "printed") == recipe.cluster
 
 
 @pytest.mark.parametrize(
@@ -65,6 +72,7 @@ def test_every_stage_has_a_table() -> None:
     [
         ("cluster.partitoin=x", "unknown key 'partitoin'; did you mean 'partition'"),
         ("cluster.train_dair.gpus=1", "unknown key 'train_dair'; did you mean 'train_diar'"),
+        ("cluster.tables.gpus=1", "unknown key 'tables'; keys: clean, prepare, "),
         ("cluster.nodes=0", "nodes must be more than 0, not 0"),
         ('cluster.tune.sbatch=["exclusive"]', "'exclusive' is no option of sbatch"),
     ],

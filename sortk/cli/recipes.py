@@ -201,7 +201,7 @@ def _run_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage]
 
 def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
     """What all variants train on first, with all processes; then one stage a lane. Nothing if there is one lane."""
-    from sortk.lanes import find_gpus, find_lanes, list_steps, run_side_by_side
+    from sortk.parallel_stages import find_gpus, find_lanes, list_steps, run_side_by_side
 
     lanes = find_lanes(chosen.nj, find_gpus()) if chosen.nj > 1 else []
     if len(lanes) < 2:

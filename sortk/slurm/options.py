@@ -54,19 +54,13 @@ class JobOptions:
 class ClusterOptions(JobOptions):
     """The recipe's [cluster] table: what all jobs ask for, and, in a table by its name, what a stage's jobs ask for."""
 
+    TABLES = "stages"
+
     retries: int = 2  # of a shard that was lost, or failed for no fault of its input
-    prepare: JobOptions = field(default_factory=JobOptions)
-    simulate: JobOptions = field(default_factory=JobOptions)
-    clean: JobOptions = field(default_factory=JobOptions)
-    timestamps: JobOptions = field(default_factory=JobOptions)
-    sst: JobOptions = field(default_factory=JobOptions)
-    train_diar: JobOptions = field(default_factory=JobOptions)
-    train_asr: JobOptions = field(default_factory=JobOptions)
-    tune: JobOptions = field(default_factory=JobOptions)
-    score: JobOptions = field(default_factory=JobOptions)
+    stages: dict[str, JobOptions] = field(default_factory=dict)  # what the jobs of one stage ask for
 
     def of_stage(self, name: str) -> JobOptions:
-        """What the stage's table says, and for the rest what all jobs ask for."""
-        own: JobOptions = getattr(self, name.replace("-", "_"))
+        """Return what the stage's table says, and for the rest what all jobs ask for."""
+        own = self.stages.get(name.replace("-", "_"), JobOptions())
         chosen = {option.name: getattr(own, option.name) for option in fields(JobOptions)}
         return JobOptions(**{name: getattr(self, name) if value is None else value for name, value in chosen.items()})

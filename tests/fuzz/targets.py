@@ -246,10 +246,10 @@ def _read_sst(path: Path) -> object:
 
 
 def _read_recipe(path: Path) -> object:
-    from sortk.recipe import load_elders, load_recipe
+    from sortk.recipe import load_recipe, load_shareable
 
     load_recipe(str(path))
-    load_elders(str(path), ("simulate.overlap=0.3",), "dense+pil")
+    load_shareable(str(path), ("simulate.overlap=0.3",), "dense+pil")
     return load_recipe(str(path), ("train_diar.phases.0.loop.steps=3",), "dense+pil")
 
 

@@ -172,7 +172,7 @@ def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
 
 
 def main() -> None:
-    """A process of a lane: `python -m sortk.lanes PARENT ARGUMENTS...` is sortk, and ends with its parent."""
+    """A process of a lane: `python -m sortk.parallel_stages PARENT ARGUMENTS...` is sortk, and ends with its parent."""
     from sortk import cli  # noqa: PLC0415 - only a lane is a command line
 
     die_with(int(sys.argv[1]))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_recipe import STAGES, sortk
 
-from sortk.lanes import find_gpus, find_lanes, list_steps
+from sortk.parallel_stages import find_gpus, find_lanes, list_steps
 from sortk.tables import plan_tables
 
 RECIPE = (
