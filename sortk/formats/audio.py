@@ -1,12 +1,17 @@
-"""Audio files, through libsndfile: mono float samples in, 16-bit FLAC out. Nobody else touches audio files."""
+"""Audio files, through libsndfile: mono float samples in, 16-bit FLAC out. Nobody else touches audio files.
+
+What libsndfile cannot read goes through ffmpeg.py; containers.py checks that a file is complete.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from sortk.formats import sphere
+from sortk.formats import containers, ffmpeg
 from sortk.formats.files import FormatError, atomic_path, is_file
 from sortk.records import SAMPLE_RATE
 
 Samples = npt.NDArray[np.float32]
+
+log = logging.getLogger(__name__)
 
 FLAC_LEVEL = 5 / 8
 """flac's default level. 90 s of a meeting, one core: level 0 4450 x real time, 844 kB; 5 4170 x, 804 kB;
@@ -27,8 +34,14 @@ FLAC_LEVEL = 5 / 8
 UNKNOWN_LENGTH = 2**63 - 1  # libsndfile's frame count of a FLAC stream whose header leaves the length open
 FILTER_ZEROS = 11  # samples of the lower rate to either side that resampling looks at (scipy's filter: 10)
 BLOCK_SECONDS = 60.0
-SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".sph", ".w64", ".rf64")
-"""What is audio in a folder of all kinds of files; a file that is named itself may have any suffix."""
+SNDFILE_SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".aifc", ".au", ".snd")
+SUFFIXES = (*SNDFILE_SUFFIXES, ".caf", ".sph", ".w64", ".rf64", *ffmpeg.SUFFIXES)
+"""What is audio in a folder of all kinds of files, in lower case; a file that is named itself may have any suffix."""
+
+DECODE_VALUES = 1 << 22  # samples of all channels that are in memory at once
+MAX_SAMPLE = 16.0  # float files may overshoot 1 a little; beyond this, their unit is another one
+N_PROBES, PROBE_SECONDS = 16, 0.5  # of a file with several channels, to find out whether they cancel each other
+CANCELLED = 1e-3  # the power of the mix, as a share of the channels' power, below which they do: -30 dB
 
 SAMPLE_RATES = range(1_000, 400_000)  # outside, the header is damaged, and a resampling filter would fill the memory
 
@@ -53,11 +66,14 @@ def info(path: Path) -> AudioInfo:
 def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE) -> Samples:
     """Samples in [-1, 1], shape (n_samples,), channels averaged, resampled if the file has another rate.
 
+    Where the channels cancel each other (one is the inverse of the other), the loudest is taken instead.
+
     A window that reaches over the end of the file ends there; one that starts behind the end is a FormatError, as
     is every file that libsndfile cannot decode to the length that its header promises.
     """
     with _open(path) as file:
-        mono = _decode(path, file, _seek_window(path, file, offset, duration))
+        channel = _find_channel(path, file)
+        mono = _decode(path, file, _seek_window(path, file, offset, duration), channel)
         return _resample(mono, file.samplerate, sample_rate)
 
 
@@ -66,6 +82,7 @@ def read_blocks(
 ) -> Iterator[Samples]:
     """As `read`, but a minute at a time, so that memory does not grow with the file."""
     with _open(path) as file:
+        channel = _find_channel(path, file)
         n_wanted = _seek_window(path, file, offset, duration)
         factor = math.gcd(file.samplerate, sample_rate)
         up, down = sample_rate // factor, file.samplerate // factor
@@ -76,7 +93,7 @@ def read_blocks(
         for start in range(0, n_wanted, n_block):
             stop = min(start + n_block, n_wanted)
             n_more = min(stop + n_around, n_wanted) - begin - len(known)
-            known = np.concatenate([known, _decode(path, file, n_more)])
+            known = np.concatenate([known, _decode(path, file, n_more, channel)])
             resampled = _resample(known, file.samplerate, sample_rate)
             yield resampled[(start - begin) * up // down : math.ceil((stop - begin) * up / down)]
             known, begin = known[stop - n_around - begin :], stop - n_around
@@ -121,10 +138,12 @@ def _open(path: Path) -> Iterator[Any]:
     if not is_file(path):
         raise FormatError(path, None, "no such audio file")
     try:
-        file = soundfile.SoundFile(path)
-    except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
-        reason = _find_fault(path) or "not an audio file, or one that libsndfile cannot read"
-        raise FormatError(path, None, reason) from None
+        facts = path.stat()
+        if fault := _find_fault(path, facts.st_size, facts.st_mtime_ns, facts.st_ino):
+            raise FormatError(path, None, fault)
+        file = _open_decoder(path)
+    except OSError as error:
+        raise FormatError(path, None, f"cannot be read ({error.strerror or error})") from None
     with file:
         if file.frames <= 0:
             raise FormatError(path, None, "holds no samples")
@@ -135,11 +154,61 @@ def _open(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _find_fault(path: Path) -> str:
+def _open_decoder(path: Path) -> Any:
     try:
-        return sphere.find_fault(path)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
+        return soundfile.SoundFile(path)
+    except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
+        with path.open("rb") as file:
+            kind = containers.recognize(file.read(containers.HEAD_BYTES))
+        if kind not in ffmpeg.KINDS:
+            raise FormatError(path, None, "not an audio file, or one that libsndfile cannot read") from None
+        return soundfile.SoundFile(ffmpeg.decode(path, kind))
+
+
+@lru_cache(maxsize=1 << 16)
+def _find_fault(path: Path, _n_bytes: int, _mtime_ns: int, _inode: int) -> str:
+    """Return what is wrong with a file's headers; the other arguments are those of its content, for the cache."""
+    return containers.find_fault(path)
+
+
+@lru_cache(maxsize=1 << 16)
+def _find_joined(path: Path, _n_bytes: int, _mtime_ns: int, _inode: int) -> str:
+    return containers.find_joined(path)
+
+
+def _find_channel(path: Path, file: Any) -> int | None:
+    """Return the channel that is read; None for the average of all. A file with a second recording is refused."""
+    facts = path.stat()
+    key = path, facts.st_size, facts.st_mtime_ns, facts.st_ino
+    if joined := _find_joined(*key):
+        raise FormatError(path, None, joined)
+    if file.channels == 1 or not file.seekable():
+        return None
+    if key not in _CHANNELS:
+        _CHANNELS[key] = _probe_channels(path, file)
+    return _CHANNELS[key]
+
+
+_CHANNELS: dict[tuple[Path, int, int, int], int | None] = {}
+
+
+def _probe_channels(path: Path, file: Any) -> int | None:
+    """Return the loudest channel if the average of all is much softer than they are, as of stereo in antiphase."""
+    n_probe = round(PROBE_SECONDS * file.samplerate)
+    mixed, single = 0.0, np.zeros(file.channels)
+    for start in np.linspace(0, max(0, file.frames - n_probe), N_PROBES).astype(int).tolist():
+        try:
+            file.seek(start)
+            part = file.read(n_probe, dtype="float64", always_2d=True)
+        except soundfile.SoundFileError:
+            continue  # reading the samples says what is wrong
+        mixed += float((part.mean(axis=1) ** 2).sum())
+        single += (part**2).sum(axis=0)
+    if not np.isfinite(single).all() or mixed >= CANCELLED * single.mean():
+        return None
+    loudest = int(single.argmax())
+    log.warning("%s: its channels cancel each other; only channel %d is used", path, loudest + 1)
+    return loudest
 
 
 def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -> int:
@@ -152,25 +221,47 @@ def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -
     if n_wanted <= 0:
         raise FormatError(path, None, f"has no samples at {offset} s: it ends at {file.frames / file.samplerate} s")
     try:
-        file.seek(first)
+        if file.seekable():
+            file.seek(first)
+        else:  # such as GSM 6.10
+            for start in range(0, first, DECODE_VALUES):
+                file.read(min(DECODE_VALUES, first - start), dtype="float32")
     except soundfile.SoundFileError as error:
         raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
     return n_wanted
 
 
-def _decode(path: Path, file: Any, n_samples: int) -> Samples:
-    """The next samples as they are in the file, channels averaged."""
-    first = file.tell()
+def _decode(path: Path, file: Any, n_samples: int, channel: int | None) -> Samples:
+    """The next samples as they are in the file: one channel, or the average of all."""
     try:
-        channels: Samples = file.read(n_samples, dtype="float32", always_2d=True)
+        mono: Samples = np.empty(n_samples, np.float32)
+        n_read, n_block = 0, max(1, DECODE_VALUES // file.channels)
+        while n_read < n_samples:
+            block: Samples = file.read(min(n_block, n_samples - n_read), dtype="float32", always_2d=True)
+            if len(block) == 0:
+                raise FormatError(path, None, f"cut off: {n_samples} samples are announced, {n_read} come")
+            _check_values(path, block)
+            part = mono[n_read : n_read + len(block)]
+            part[:] = block[:, channel or 0] if channel is not None or file.channels == 1 else _average(block)
+            n_read += len(block)
     except (soundfile.SoundFileError, MemoryError) as error:
         raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
-    if len(channels) < n_samples:
-        reason = f"{n_samples} samples are announced from {first / file.samplerate} s, {len(channels)} come"
-        raise FormatError(path, None, f"cut off: {reason}")
-    if not np.isfinite(channels).all():
+    return mono
+
+
+def _average(block: Samples) -> Samples:
+    mean: Samples = (block / block.shape[1]).sum(axis=1)
+    return mean
+
+
+def _check_values(path: Path, block: Samples) -> None:
+    peak = float(np.abs(block).max())
+    if not math.isfinite(peak):
         raise FormatError(path, None, "holds samples that are not finite numbers")
-    return channels[:, 0] if channels.shape[1] == 1 else (channels / channels.shape[1]).sum(axis=1)
+    if peak > MAX_SAMPLE:
+        raise FormatError(
+            path, None, f"holds samples up to {peak:g}, but those of a float file are between -1 and 1; divide them"
+        )
 
 
 def _resample(samples: Samples, rate: int, new_rate: int) -> Samples:

@@ -19,6 +19,7 @@ MAGIC = b"NIST_1A"
 HEADER_BYTES = 4096  # more than any header; most have 1024
 
 _CODING = re.compile(rb"^sample_coding -s\d+ ([^\n]*)$", re.MULTILINE)
+_NUMBER = re.compile(rb"^(channel_count|sample_count|sample_n_bytes) -i (\d{1,15})\s*$", re.MULTILINE)
 
 
 def find_fault(path: Path) -> str:
@@ -33,3 +34,14 @@ def find_fault(path: Path) -> str:
         f"its samples are packed ({packing}), which libsndfile cannot read; "
         f"unpack it: sph2pipe -p -f wav {path.name} {path.stem}.wav"
     )
+
+
+def count_bytes(head: bytes, n_bytes: int) -> tuple[int, int]:
+    """Return how many bytes of samples the header announces, and how many follow it; 0, 0 if it announces none."""
+    lines, _, _ = head.partition(b"end_head")
+    numbers = {name: int(value) for name, value in _NUMBER.findall(lines)}
+    first_lines = head.split(b"\n", 2)
+    if len(numbers) < 3 or len(first_lines) < 3 or not first_lines[1].strip().isdigit():
+        return 0, 0
+    announced = numbers[b"channel_count"] * numbers[b"sample_count"] * numbers[b"sample_n_bytes"]
+    return announced, n_bytes - int(first_lines[1])
