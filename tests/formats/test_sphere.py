@@ -44,7 +44,7 @@ def test_what_to_do_with_packed_samples(tmp_path: Path, coding: str) -> None:
 def test_other_damage_is_not_blamed_on_packing(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.sph"
     path.write_bytes(content)
-    with pytest.raises(FormatError, match="not an audio file"):
+    with pytest.raises(FormatError, match="not an audio file|is empty"):
         audio.info(path)
 
 
