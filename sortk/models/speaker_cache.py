@@ -61,8 +61,6 @@ class StreamingStep:
         """Return the state before the first step."""
         options, like = self.options, self.model.features.window
         size, n_speakers = self.model.frame_size, self.model.options.n_speakers
-        learned = self.model.find_silence()
-        silence = like.new_zeros(batch, size) if learned is None else learned.detach().to(like).repeat(batch, 1)
 
         def count() -> Tensor:
             return like.new_zeros(batch, dtype=torch.long)
@@ -74,7 +72,7 @@ class StreamingStep:
             is_compressed=count(),
             fifo=like.new_zeros(batch, max(options.fifo, 1), size),
             n_fifo=count(),
-            silence=silence,
+            silence=like.new_zeros(batch, size),
             n_silence=count(),
         )
 
@@ -149,8 +147,9 @@ class StreamingStep:
         self, state: StreamingState, queue: Tensor, probs: Tensor, is_moved: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the mean of all silent frames that have left the FIFO, and their number."""
-        if self.model.find_silence() is not None:
-            return state.silence, state.n_silence
+        learned = self.model.find_silence()
+        if learned is not None:  # and in a graph the state stays an input, which starts with zeros
+            return learned + 0 * state.silence, state.n_silence
         is_silent = (probs.sum(dim=2) < self.options.silence_threshold) & is_moved
         n_silence = state.n_silence + is_silent.sum(dim=1)
         total = state.silence * state.n_silence[:, None] + (queue * is_silent[:, :, None]).sum(dim=1)
