@@ -123,12 +123,12 @@ class Identity:
 
 
 def settings_of(options: Any) -> Any:
-    """Options as `dataclasses.asdict` gives them, without those that came LATER and are not used."""
+    """Options as `dataclasses.asdict` gives them, without those that are hashed only if they are set and are not."""
     if dataclasses.is_dataclass(options):
         return {
             field.name: settings_of(getattr(options, field.name))
             for field in dataclasses.fields(options)
-            if getattr(options, field.name) or not field.metadata.get("later")
+            if getattr(options, field.name) or not field.metadata.get("hash_only_if_set")
         }
     if isinstance(options, Mapping):
         return {key: settings_of(value) for key, value in options.items()}

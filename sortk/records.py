@@ -17,10 +17,6 @@ RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """How a room hands out work: applies a picklable function to each item, here or in other processes, and gives the
 results in the order of the items. The built-in `map` is one; `cluster.py` has the others."""
 
-LATER = {"later": True}
-"""Metadata of an option that came when experiments existed already. Its default is empty, 0 or false, and then it is as
-if it were not there, so that it makes no finished stage stale (see `folders.settings_of`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Word:

@@ -10,9 +10,9 @@ import pytest
 
 from sortk.folders import settings_of
 from sortk.locks import hold_for_reading
+from sortk.options import HASH_ONLY_IF_SET
 from sortk.pipeline import Experiment, Stage, StageRun
 from sortk.recipe import Recipe
-from sortk.records import LATER
 
 
 def copy_seconds(run: StageRun) -> None:
@@ -93,13 +93,13 @@ def test_an_option_that_came_later_makes_nothing_stale_until_it_is_used() -> Non
     @dataclass(frozen=True)
     class Inner:
         old: tuple[int, ...] = (1, 2)
-        new: str = field(default="", metadata=LATER)
+        new: str = field(default="", metadata=HASH_ONLY_IF_SET)
 
     @dataclass(frozen=True)
     class Outer:
         inner: Inner
         table: dict[str, Inner]
-        new: int = field(default=0, metadata=LATER)
+        new: int = field(default=0, metadata=HASH_ONLY_IF_SET)
 
     assert settings_of(Outer(Inner(), {"a": Inner(new="x")})) == {
         "inner": {"old": [1, 2]},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
-from sortk.records import LATER, SAMPLE_RATE, RunJobs, Source, Word
+from sortk.options import Options, option
+from sortk.records import SAMPLE_RATE, RunJobs, Source, Word
 
 LEVEL_DB = -26.0  # of the words of a speaker, below full scale
 
@@ -57,21 +58,14 @@ RATES = (155, 175, 165)  # words per minute
 
 
 @dataclass(frozen=True)
-class EspeakOptions:
+class EspeakOptions(Options):
     """How much synthetic speech to make."""
 
-    speakers: int = 84  # up to 84, women and men in turn; with 6 or more, every split has a woman and a man
-    utterances_per_speaker: int = 60  # about 2.1 s each
+    # Up to 84, women and men in turn; with 6 or more, every split has a woman and a man.
+    speakers: int = option(84, at_least=1, at_most=84)
+    utterances_per_speaker: int = option(60, at_least=1)  # about 2.1 s each
     # Of each rule of the grammar, the first so many alternatives: 4 leave 132 words. None: all, 529 words.
-    alternatives: int | None = field(default=None, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.speakers <= len(all_speakers()):
-            raise ValueError(f"speakers must be from 1 to {len(all_speakers())}, not {self.speakers}")
-        if self.utterances_per_speaker < 1:
-            raise ValueError(f"utterances_per_speaker must be at least 1, not {self.utterances_per_speaker}")
-        if self.alternatives is not None and self.alternatives < 2:
-            raise ValueError(f"alternatives must be at least 2, not {self.alternatives}")
+    alternatives: int | None = option(None, at_least=2, hash_only_if_set=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.corpora.ami import AmiOptions
@@ -11,29 +11,28 @@ from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
 from sortk.corpora.splits import TEST, TRAIN, VALID
 from sortk.formats.files import is_token
-from sortk.records import LATER
+from sortk.options import Options, option
 
 SET_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
 """The set that a part of a corpus joins if nobody says otherwise; a part of another name is a set of its own."""
 
 
 @dataclass(frozen=True)
-class CorpusChoice:
+class CorpusChoice(Options):
     """One of several corpora that a recipe puts together."""
 
     corpus: str = ""
     corpus_dir: str = ""  # where it lies on disk
     # Part of the corpus -> the set that it joins, or several: "train+tune"; other parts are left out. Empty: all, dev
     # as valid.
-    sets: dict[str, str] = field(default_factory=dict)
-    max_sessions: int = field(default=0, metadata=LATER)  # of each part, drawn by the seed; 0: all
+    sets: dict[str, str] = option(default_factory=dict)
+    max_sessions: int = option(0, at_least=0, hash_only_if_set=True)  # of each part, drawn by the seed; 0: all
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in (name for names in self.sets.values() for name in names.split("+")):
             if not is_token(name) or "/" in name or name == "sources":
                 raise ValueError(f"{self.corpus}: a set cannot be called {name!r}: its manifest is <set>.jsonl")
-        if self.max_sessions < 0:
-            raise ValueError(f"{self.corpus}: max_sessions must not be negative, not {self.max_sessions}")
 
     def sets_of(self, part: str) -> list[str]:
         """The sets that a part of the corpus joins; none if it is left out."""
@@ -43,7 +42,7 @@ class CorpusChoice:
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(Options):
     """Which corpus, where it is, and what is to be decided about it."""
 
     corpus: str = "espeak"  # a name of the table below; sources and sessions are your own data
@@ -51,19 +50,21 @@ class PrepareOptions:
     corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
     # A folder that holds corpora under their names: /data for /data/ami, ...; or under their corpus_dir, if it is given
     # and relative.
-    corpora_dir: str = field(default="", metadata=LATER)
-    miniature: bool = field(default=False, metadata=LATER)  # in place of the corpora, miniatures that stage 0 makes
-    valid_fraction: float = 0.1  # of the speakers of sources, and of the sessions of yours, that have no splits
-    test_fraction: float = 0.1
-    espeak: EspeakOptions = field(default_factory=EspeakOptions)
-    audiomnist: AudioMnistOptions = field(default_factory=AudioMnistOptions)
-    ami: AmiOptions = field(default_factory=AmiOptions)
+    corpora_dir: str = option("", hash_only_if_set=True)
+    miniature: bool = option(False, hash_only_if_set=True)  # in place of the corpora, miniatures that stage 0 makes
+    # Of the speakers of sources, and of the sessions of yours, that have no splits.
+    valid_fraction: float = option(0.1, at_least=0, below=1)
+    test_fraction: float = option(0.1, at_least=0, below=1)
+    espeak: EspeakOptions = option(default_factory=EspeakOptions)
+    audiomnist: AudioMnistOptions = option(default_factory=AudioMnistOptions)
+    ami: AmiOptions = option(default_factory=AmiOptions)
 
     def __post_init__(self) -> None:
-        if not (self.valid_fraction >= 0 and self.test_fraction >= 0 and self.valid_fraction + self.test_fraction < 1):
+        super().__post_init__()
+        if self.valid_fraction + self.test_fraction >= 1:
             raise ValueError(
-                "valid_fraction and test_fraction must not be negative and must leave speakers for training, "
-                f"not {self.valid_fraction} and {self.test_fraction}"
+                "valid_fraction + test_fraction must be less than 1, so that speakers are left for training, "
+                f"got {self.valid_fraction:g} + {self.test_fraction:g}"
             )
         if self.corpora and (self.corpus_dir or self.corpus != PrepareOptions.corpus):
             raise ValueError("give corpus and corpus_dir for one corpus, or corpora for several; not both")

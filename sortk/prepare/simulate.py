@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
+from sortk.options import Options, option
 from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
 from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
@@ -31,13 +32,12 @@ from sortk.prepare.render import (
     render,
 )
 from sortk.prepare.turn_taking import TurnStatistics, compare, measure, read_turn_taking
-from sortk.records import LATER, SAMPLE_RATE, RunJobs, Source
+from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
 MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns of natural length
 QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
-MAX_HOURS = 1e6
 MEASURED_SESSIONS = 200  # of a set, for statistics of turn-taking
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
 SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
@@ -45,65 +45,58 @@ SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have t
 
 
 @dataclass(frozen=True)
-class SimulateOptions:
+class SimulateOptions(Options):
     """Settings of simulated conversations; the defaults are the paper's."""
 
-    hours: dict[str, float] = field(default_factory=lambda: {"train": 1.0})  # of each split; 0: only on the fly
-    min_speakers: int = 2  # in a session, uniformly up to ...
+    # of each split; 0: only on the fly
+    hours: dict[str, float] = option(default_factory=lambda: {"train": 1.0}, at_least=0, at_most=1e6)
+    min_speakers: int = option(2, at_least=1)  # in a session, uniformly up to ...
     max_speakers: int = 4
-    overlap: float = 0.12  # time with two speakers / time with at least one, mean over sessions
-    silence: float = 0.10  # time with nobody / duration, mean over sessions
-    spread: float = 0.4  # standard deviation of a session's own two ratios, as a share of their means (AMI: 0.4)
-    seconds: float = 90.0  # length of a session
-    turn_change: float = 0.875  # probability that another speaker takes the next turn
+    # Time with two speakers / time with at least one, mean over sessions.
+    overlap: float = option(0.12, at_least=0, at_most=0.3)
+    silence: float = option(0.10, at_least=0, at_most=0.8)  # time with nobody / duration, mean over sessions
+    # Standard deviation of a session's own two ratios, as a share of their means (AMI: 0.4).
+    spread: float = option(0.4, at_least=0, below=1)
+    seconds: float = option(90.0, at_least=1)  # length of a session
+    turn_change: float = option(0.875, at_least=0, at_most=1)  # probability that another speaker takes the next turn
     level_db: float = -26.0  # of each speaker's speech, below full scale
     level_spread_db: float = 3.0  # a speaker is up to so much louder or softer than that
-    speeds: tuple[float, ...] = (1.0,)  # a speaker is played at one of these, as another person: more voices out of few
+    # a speaker is played at one of these, as another person: more voices out of few
+    speeds: tuple[float, ...] = option((1.0,), at_least=0.5, at_most=2)
     noise_dir: str = ""  # a folder with noise; none by default
     min_snr_db: float = 5.0
     max_snr_db: float = 20.0
     rir_dir: str = ""  # a folder with room impulse responses; none by default
     sample_rate: int = SAMPLE_RATE
     # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
-    mixtures: dict[str, int] = field(default_factory=dict, metadata=LATER)
+    mixtures: dict[str, int] = option(default_factory=dict, at_least=1, hash_only_if_set=True)
     # Splits of `mixtures` that stage 1 only lists; training renders them on the fly, so that they need no files.
-    on_the_fly: tuple[str, ...] = field(default=(), metadata=LATER)
-    clean_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no noise in spite of noise_dir
-    dry_share: float = field(default=0.0, metadata=LATER)  # of sessions that have no room in spite of rir_dir
+    on_the_fly: tuple[str, ...] = option((), hash_only_if_set=True)
+    # Share of sessions that have no noise in spite of noise_dir.
+    clean_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # Share of sessions that have no room in spite of rir_dir.
+    dry_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
     # starts and back-channels are as in them. Pieces are cut to the length of a turn.
-    like: str = field(default="", metadata=LATER)
+    like: str = option("", hash_only_if_set=True)
     # Share of sessions whose speakers all come from one folder of audio: only their voices tell them apart, for their
     # microphones are alike.
-    same_collection: float = field(default=0.0, metadata=LATER)
-    cut_long: bool = field(default=False, metadata=LATER)  # cut what is too long for a session; else it is left out
+    same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    cut_long: bool = option(False, hash_only_if_set=True)  # cut what is too long for a session; else it is left out
     # Share of sessions of speakers who say sentences; the others join single words. 0: speakers as they come.
-    sentences: float = field(default=0.0, metadata=LATER)
+    sentences: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
 
     def __post_init__(self) -> None:
-        _require(all(count > 0 for count in self.mixtures.values()), "mixtures must be numbers from 1 on")
+        super().__post_init__()
         for name in self.on_the_fly:
             _require(name in self.mixtures, f"on_the_fly names {name!r}, which is not a key of mixtures")
-        for hours in self.hours.values():
-            _require(0 <= hours <= MAX_HOURS, f"hours must be from 0 (none) to {MAX_HOURS:g}, not {hours:g}")
         _require(
-            1 <= self.min_speakers <= self.max_speakers,
-            f"speakers must be a range such as 2-4, not {self.min_speakers}-{self.max_speakers}",
+            self.min_speakers <= self.max_speakers,
+            f"speakers must be a range such as 2-4, got {self.min_speakers}-{self.max_speakers}",
         )
-        _require(0 <= self.overlap <= 0.3, f"overlap must be from 0 to 0.3, not {self.overlap}")
-        _require(0 <= self.silence <= 0.8, f"silence must be from 0 to 0.8, not {self.silence}")
-        _require(0 <= self.spread < 1, f"spread must be from 0 to below 1, not {self.spread}")
-        _require(self.seconds >= 1, f"seconds must be at least 1, not {self.seconds}")
-        _require(0 <= self.turn_change <= 1, f"turn_change must be from 0 to 1, not {self.turn_change}")
-        _require(
-            bool(self.speeds) and all(0.5 <= speed <= 2 for speed in self.speeds),
-            f"speeds must be one or more numbers from 0.5 to 2, not {list(self.speeds)}",
-        )
-        _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must not exceed max_snr_db")
-        for name in ("clean_share", "dry_share", "same_collection", "sentences"):
-            share = getattr(self, name)
-            _require(0 <= share <= 1, f"{name} must be from 0 to 1, got {share:g}")
-        _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, not {self.sample_rate}")
+        _require(bool(self.speeds), "speeds must be one or more numbers from 0.5 to 2, got none")
+        _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must be at most max_snr_db")
+        _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, got {self.sample_rate}")
 
 
 def _require(condition: bool, sentence: str) -> None:

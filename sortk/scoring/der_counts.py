@@ -11,33 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
-from typing import Literal, get_args
+from math import inf
+from typing import Literal
+
+from sortk.options import Options, option
 
 Scorer = Literal["pyannote", "fast", "nist"]
-MAX_COLLAR_SECONDS = 3600.0
 
 REGIONS = ("silence", "single", "overlap")
 """Where no, one, or more than one reference speaker talks."""
 
 
 @dataclass(frozen=True)
-class DerOptions:
+class DerOptions(Options):
     """Settings of scoring; the paper has collar 0.25 for CALLHOME and CH109, 0 for DIHARD3, and scores overlap."""
 
-    collar: float = 0.25  # seconds on EACH side of a reference boundary that are not scored
+    # Seconds on EACH side of a reference boundary that are not scored.
+    collar: float = option(0.25, at_least=0, at_most=3600)
     skip_overlap: bool = False  # leave out time in which several reference speakers talk
     scorer: Scorer = "fast"
     # fast: the meaning and the numbers of pyannote.metrics, which the paper reports, but many times faster.
     # pyannote: by pyannote.metrics itself, for those who want to see that it says the same.
     # nist: the meaning of md-eval, which maps speakers before collars and overlap are taken out, and which, without
     # a UEM, leaves out what lies before the first and after the last reference segment.
-
-    def __post_init__(self) -> None:
-        if not (isfinite(self.collar) and 0 <= self.collar <= MAX_COLLAR_SECONDS):
-            raise ValueError(f"collar must be from 0 to {MAX_COLLAR_SECONDS:g} seconds, not {self.collar}")
-        if self.scorer not in get_args(Scorer):
-            raise ValueError(f"unknown scorer {self.scorer!r}; scorers: {', '.join(get_args(Scorer))}")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from sortk.edits import Assignment, WordErrors
+from sortk.options import Options, option
 from sortk.records import Segment
 from sortk.scoring.normalizers import NormalizerName, find_normalizer
 from sortk.scoring.sessions import name_sessions, note_sessions
@@ -43,18 +44,16 @@ CountName = Literal["cpwer", "tcpwer", "orcwer", "sorted"]
 
 
 @dataclass(frozen=True)
-class WerOptions:
+class WerOptions(Options):
     """Settings of word errors."""
 
     normalizer: NormalizerName = "none"  # of both sides: none, lower, whisper or chime8
-    collar: float = 5.0  # tcpwer: seconds by which the time of a hypothesis word may be wrong
+    # Tcpwer: seconds by which the time of a hypothesis word may be wrong.
+    collar: float = option(5.0, at_least=0, below=math.inf)
     style: Style = "sorted"  # wer: sorted (Table 2 of the paper) or librispeechmix (Table 3)
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.collar) and self.collar >= 0):
-            raise ValueError(f"collar must be a number of seconds from 0 on, not {self.collar}")
-        if self.style not in get_args(Style):
-            raise ValueError(f"unknown style {self.style!r} of wer; styles: {', '.join(get_args(Style))}")
+        super().__post_init__()
         find_normalizer(self.normalizer)
 
 

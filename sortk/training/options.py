@@ -7,12 +7,12 @@ What a model needs that starts from random weights on little data is not the pap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sortk.formats.files import quote
 from sortk.formats.sst import Level
-from sortk.records import LATER
+from sortk.options import Options, option
 
 PAPER_SPEAKERS = 4  # K
 MAX_SPEAKERS = 20
@@ -34,12 +34,12 @@ class BatchLimit:
 
 
 @dataclass(frozen=True)
-class LoopOptions:
+class LoopOptions(Options):
     """How a model is trained; the defaults are the paper's (section "Training Setup") unless the comment says so."""
 
-    steps: int = 100_000  # updates of the weights
+    steps: int = option(100_000, at_least=1)  # updates of the weights
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: fewer steps for a model that starts from nothing
-    learning_rate: float = 1e-4  # its peak
+    learning_rate: float = option(1e-4, above=0)  # its peak
     min_learning_rate: float = 1e-6
     warmup_steps: int = 2500
     annealing: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
@@ -47,14 +47,15 @@ class LoopOptions:
     clip_norm: float = 1.0  # gradients are scaled down to this norm, an addition to the paper; 0: never
     # A batch of each process is limited by samples or by seconds of padded audio, not both. Neither: the paper's number
     # of samples, 4 for the diarizer and 64 for the ASR.
-    batch_size: int = field(default=0, metadata=LATER)
-    batch_seconds: float = field(default=0.0, metadata=LATER)
-    accumulate: int = 1  # batches in an update
+    batch_size: int = option(0, at_least=0, hash_only_if_set=True)
+    batch_seconds: float = option(0.0, at_least=0, hash_only_if_set=True)
+    accumulate: int = option(1, at_least=1)  # batches in an update
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    validate_every: int = 1000  # steps
-    checkpoint_every: int = 1000
-    log_every: int = 10
-    keep_best: int = 3  # checkpoints whose weights are averaged in the end, an addition to the paper; 1: the best
+    validate_every: int = option(1000, at_least=1)  # steps
+    checkpoint_every: int = option(1000, at_least=1)
+    log_every: int = option(10, at_least=1)
+    # Checkpoints whose weights are averaged in the end, an addition to the paper; 1: the best.
+    keep_best: int = option(3, at_least=1)
     patience: int = 0  # validations without a better score before it stops early; 0: never
     freeze: tuple[str, ...] = ()  # parts of the model that do not learn, such as "encoder"
     workers: int = 0  # processes that load batches; 0: this one
@@ -62,21 +63,10 @@ class LoopOptions:
     shard: bool = False  # several processes share weights and optimiser state (FSDP2): for models that fill a GPU
     # Updates whose loss or gradients are not finite are skipped, and their examples are named; at as many in a row the
     # run stops. 1: at the first; 0: at 10.
-    max_bad_updates: int = field(default=0, metadata=LATER)
+    max_bad_updates: int = option(0, at_least=0, hash_only_if_set=True)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "validate_every", "checkpoint_every", "log_every", "accumulate", "keep_best"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if self.max_bad_updates < 0:
-            raise ValueError(f"max_bad_updates must be 0 or more, got {self.max_bad_updates}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be more than 0, got {self.learning_rate:g}")
-        if self.batch_size < 0 or not self.batch_seconds >= 0:
-            raise ValueError(
-                "batch_size and batch_seconds must be 0 (not used) or more, "
-                f"got {self.batch_size} and {self.batch_seconds:g}"
-            )
+        super().__post_init__()
         if self.batch_size and self.batch_seconds:
             raise ValueError(
                 f"batch_size ({self.batch_size} samples) and batch_seconds ({self.batch_seconds:g} s) are both set; "
@@ -84,12 +74,6 @@ class LoopOptions:
             )
         if self.shard and (self.optimizer == "muon" or self.precision == "float16" or self.compile):
             raise ValueError('shard requires optimizer = "adamw", precision float32 or bfloat16, and compile = false')
-
-
-def check_speakers(n_speakers: int) -> None:
-    """Raise ValueError unless it is a number of speakers that a model can have, or 0: not set."""
-    if not 0 <= n_speakers <= MAX_SPEAKERS:
-        raise ValueError(f"n_speakers must be from 1 to {MAX_SPEAKERS}, or 0 (the initial model's), got {n_speakers}")
 
 
 def check_phases(names: Sequence[str], init: str) -> None:
@@ -101,23 +85,23 @@ def check_phases(names: Sequence[str], init: str) -> None:
 
 
 @dataclass(frozen=True)
-class PhaseOptions:
+class PhaseOptions(Options):
     """A stretch of training with its own data and schedule; the paper has two, pretraining and fine-tuning."""
 
     name: str = "train"  # of its folder
     recorded: bool = True  # learn from the training manifest
-    simulated: float = 0.0  # share of examples that are simulated on the fly, from the sources of stage 1
+    # Share of examples simulated on the fly, from the sources of stage 1.
+    simulated: float = option(0.0, at_least=0, at_most=1)
     seconds: float = 90.0  # longest window of a session, and length of a simulated one
     min_speakers: int = 2  # of a simulated session
     max_speakers: int = 4
     speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated sessions are played
-    loop: LoopOptions = field(default_factory=LoopOptions)
+    loop: LoopOptions = option(default_factory=LoopOptions)
 
     paper_batch_size = 4  # samples; not an option
 
     def __post_init__(self) -> None:
-        if not 0 <= self.simulated <= 1:
-            raise ValueError(f"simulated must be from 0 to 1, got {self.simulated}")
+        super().__post_init__()
         if not self.recorded and self.simulated == 0:
             raise ValueError(f"phase {quote(self.name)} has nothing to learn from: neither recorded nor simulated")
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
@@ -141,7 +125,7 @@ class DiarPhaseOptions(PhaseOptions):
 
     speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase. Not the paper's
     # Of the mean loss of the Transformer's lower layers, each of which then learns to diarize, too. Not the paper's.
-    layer_weight: float = field(default=0.0, metadata=LATER)
+    layer_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
 
 
 WARMUP = "encoder-warmup"
@@ -155,7 +139,7 @@ class WarmupPhase(DiarPhaseOptions):
 
 
 @dataclass(frozen=True)
-class WarmupOptions:
+class WarmupOptions(Options):
     """Not the paper's. Before the first phase, the lower half of the encoder learns to distinguish voices, by naming
     the speakers of the training data. It replaces a pretrained encoder (the paper's NEST) where there is none."""
 
@@ -169,7 +153,7 @@ class WarmupOptions:
     speeds: tuple[float, ...] = (1.0,)  # of these; see PhaseOptions
     # A file with a teacher's embeddings of all voices (recipes/small/teacher.py): frames learn to resemble them.
     # Empty: a vector of each voice is learned, too.
-    teacher: str = field(default="", metadata=LATER)
+    teacher: str = option("", hash_only_if_set=True)
 
     def as_phase(self) -> WarmupPhase:
         loop = LoopOptions(
@@ -188,27 +172,27 @@ class WarmupOptions:
 
 
 @dataclass(frozen=True)
-class TrainDiarOptions:
+class TrainDiarOptions(Options):
     """What the diarizer is, and how it learns; the defaults are the paper's."""
 
     model: Literal["sortformer", "eend-sa", "eend-eda"] = "sortformer"  # the others are the baselines of Table 1
     size: Literal["tiny", "compact", "small", "base"] = "base"  # of a Sortformer; base has 123M parameters
-    n_speakers: int = field(default=0, metadata=LATER)  # K, the number of outputs; 0: the initial model's, else 4
-    alpha: float = 0.5  # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone
+    # K, the number of outputs; 0: the initial model's, else 4.
+    n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
+    # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone.
+    alpha: float = option(0.5, at_least=0, at_most=1)
     # The same name is the same person in all sessions of the training data. Not the paper's; naming speakers needs it.
     global_speakers: bool = False
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
-    encoder_warmup: WarmupOptions = field(default_factory=WarmupOptions)
+    encoder_warmup: WarmupOptions = option(default_factory=WarmupOptions)
     phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # none: the model of `init` as it is
     # Added to the seed of the recipe: other first weights and other batches, of the same data.
-    seed_offset: int = field(default=0, metadata=LATER)
+    seed_offset: int = option(0, hash_only_if_set=True)
     # In a recipe: a model folder or .nemo file whose weights, and sizes, to start from; may be an encoder alone (NEST).
-    init: str = field(default="", metadata=LATER)
+    init: str = option("", hash_only_if_set=True)
 
     def __post_init__(self) -> None:
-        check_speakers(self.n_speakers)
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be from 0 to 1, got {self.alpha}")
+        super().__post_init__()
         check_phases([phase.name for phase in self.phases], self.init)
         if self.encoder_warmup.steps and any(phase.name == WARMUP for phase in self.phases):
             raise ValueError(f"phase {WARMUP!r} has the name of the encoder warm-up; give the phase another name")
@@ -241,10 +225,10 @@ class AsrPhaseOptions(PhaseOptions):
     """
 
     seconds: float = 20.0  # length of a simulated example
-    loop: LoopOptions = field(default_factory=paper_asr_loop)
+    loop: LoopOptions = option(default_factory=paper_asr_loop)
     min_seconds: float = 0.0  # of the shortest simulated one, so that texts end where speech does; 0: all are as long
     # Of naming, in each frame, the token that is spoken, beside writing the text. Not the paper's.
-    word_weight: float = 0.0
+    word_weight: float = option(0.0, at_least=0)
 
     paper_batch_size = 64
 
@@ -252,8 +236,6 @@ class AsrPhaseOptions(PhaseOptions):
         super().__post_init__()
         if not 0 <= self.min_seconds <= self.seconds:
             raise ValueError(f"min_seconds must be from 0 to seconds ({self.seconds:g}), got {self.min_seconds:g}")
-        if not self.word_weight >= 0:
-            raise ValueError(f"word_weight must be 0 or more, got {self.word_weight}")
 
 
 # Rows of Table 2, and of Table 3 (section 5.3.2: system 2 with SOT-style tokens), by supervision, adapters and level.
@@ -272,33 +254,29 @@ ROWS = {
 
 
 @dataclass(frozen=True)
-class TrainAsrOptions:
+class TrainAsrOptions(Options):
     """What the multi-speaker ASR is, and how it learns; the defaults are the paper's system 2."""
 
     size: Literal["tiny", "180m-flash", "1b"] = "180m-flash"  # of an ASR that starts from random numbers
     supervision: Literal["none", "frozen", "finetuned", "truth"] = "frozen"  # systems 1, 2, 3 and 4 of Table 2
-    n_speakers: int = field(default=0, metadata=LATER)  # K; 0: the diarizer's or initial model's, else 4
+    # K; 0: the diarizer's or initial model's, else 4.
+    n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
     speaker_tokens: bool = True  # false: words alone, a single-speaker ASR (the baseline of Table 2)
     kernel: Literal["sinusoidal", "learned"] = "sinusoidal"
     kernel_scale: float = 1.0  # of the kernels against the states; not the paper's if it is not 1
     keep_norm: bool = False  # not the paper's: states keep their norm; in the paper they have norm 1
-    adapters: int = 0  # bottleneck of adapters, with everything else frozen (systems 5 and 6: 256); 0: none
-    label_smoothing: float = 0.0  # of the cross-entropy; an addition if it is not 0
-    n_tokens: int = 1024  # of a tokenizer that is trained on the transcripts
-    validation_samples: int = 200  # of the validation manifest, the first ones: decoding takes time
+    # Bottleneck of adapters, with everything else frozen (systems 5 and 6: 256); 0: none.
+    adapters: int = option(0, at_least=0)
+    label_smoothing: float = option(0.0, at_least=0, below=1)  # of the cross-entropy; an addition if it is not 0
+    n_tokens: int = option(1024, at_least=1)  # of a tokenizer that is trained on the transcripts
+    validation_samples: int = option(200, at_least=1)  # of the validation manifest, the first ones: decoding takes time
     phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)  # none: the model of `init` as it is
     # Added to the seed of the recipe: other first weights and other batches, of the same data.
-    seed_offset: int = field(default=0, metadata=LATER)
-    init: str = field(default="", metadata=LATER)  # in a recipe: an ASR to start from, a model folder or .nemo file
+    seed_offset: int = option(0, hash_only_if_set=True)
+    init: str = option("", hash_only_if_set=True)  # in a recipe: an ASR to start from, a model folder or .nemo file
 
     def __post_init__(self) -> None:
-        check_speakers(self.n_speakers)
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be from 0 to below 1, got {self.label_smoothing}")
-        if self.adapters < 0:
-            raise ValueError(f"adapters must be 0 or more, got {self.adapters}")
-        if self.n_tokens < 1 or self.validation_samples < 1:
-            raise ValueError("n_tokens and validation_samples must be 1 or more")
+        super().__post_init__()
         check_phases([phase.name for phase in self.phases], self.init)
 
     def describe(self, level: Level) -> str:

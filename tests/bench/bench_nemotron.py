@@ -50,7 +50,9 @@ def main() -> None:
         for preset in LATENCIES:
             seconds = measure_step(model, model.presets[preset])
             factor = seconds / (model.presets[preset].chunk * FRAME_SECONDS)
-            print(f"latency {preset} s, cache and FIFO full: real-time factor {factor:.2f}, so {math.ceil(factor)} cores")
+            print(
+                f"latency {preset} s, cache and FIFO full: real-time factor {factor:.2f}, so {math.ceil(factor)} cores"
+            )
 
 
 @torch.inference_mode()
