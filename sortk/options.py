@@ -84,9 +84,12 @@ class Options:
         hints = typing.get_type_hints(type(self))
         for entry in dataclasses.fields(typing.cast(Any, self)):
             value, allowed = getattr(self, entry.name), entry.metadata.get("range")
-            values = value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else (value,)
-            if allowed is not None and not all(number is None or number in allowed for number in values):
-                raise ValueError(f"{entry.name} must be {allowed}, got {quote(value)}")
+            values = value if isinstance(value, dict) else {"": value}
+            for key, item in values.items() if allowed is not None else ():
+                numbers = item if isinstance(item, tuple) else (item,)
+                if not all(number is None or number in allowed for number in numbers):
+                    name = f"{entry.name}.{key}" if key else entry.name
+                    raise ValueError(f"{name} must be {allowed}, got {quote(item)}")
             if typing.get_origin(hints[entry.name]) is Literal and value not in typing.get_args(hints[entry.name]):
                 raise ValueError(_must_be_one_of(entry.name, hints[entry.name], value))
 

@@ -41,7 +41,7 @@ def test_overrides_come_after_the_variant(tmp_path: Path) -> None:
         ("[simulate]\nhours = 3\n", "hours must be a table, got 3"),
         ("[simulate]\noverlap = nan\n", "overlap must be a number, got nan"),
         (f"[simulate]\noverlap = 1{'0' * 400}\n", "overlap must be a number, got 1000"),
-        ("[simulate]\nhours = {train = -1}\n", "hours must be from 0 (none) to 1e+06, not -1"),
+        ("[simulate]\nhours = {train = -1}\n", "simulate: hours.train must be from 0 to 1e+06, got -1.0"),
         ("[simulate\n", "not valid TOML"),
     ],
 )

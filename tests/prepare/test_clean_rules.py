@@ -164,12 +164,12 @@ def test_the_first_rule_that_drops_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sad": "webrtc"}, "sad must be silero or none"),
-        ({"sad_threshold": 1.0}, "sad_threshold must lie between 0 and 1"),
-        ({"outward_seconds": -0.1}, "outward_seconds must not be negative"),
-        ({"max_speakers": 0}, "max_speakers must be at least 1"),
+        ({"sad": "webrtc"}, "sad must be one of silero, none, got 'webrtc'"),
+        ({"sad_threshold": 1.0}, "sad_threshold must be more than 0 and less than 1, got 1.0"),
+        ({"outward_seconds": -0.1}, "outward_seconds must be 0 or more, got -0.1"),
+        ({"max_speakers": 0}, "max_speakers must be 1 or more, got 0"),
         ({"window_max_seconds": 15.0}, "window_max_seconds"),
-        ({"sample_min_seconds": 30.0}, "samples must be a range"),
+        ({"sample_min_seconds": 30.0}, "sample_min_seconds must be at most sample_max_seconds"),
         ({"max_filler_words": -1}, "max_filler_words"),
         ({"filler_lang": "xx"}, "no fillers for language 'xx', only for de, en"),
     ],
