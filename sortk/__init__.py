@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sortk.inference.diarize import Diarizer
+    from sortk.inference.pieces import Transcriber
 
 __version__ = "0.1.0"
 
@@ -21,3 +22,16 @@ def load_diarizer(path: str | Path | None = None, **settings: Any) -> Diarizer:
     from sortk.inference.diarize import load  # noqa: PLC0415 - torch takes seconds, and most commands need none
 
     return load(path, **settings)
+
+
+def load_transcriber(
+    asr: str | Path, diarizer: str | Path | Diarizer | None = None, **settings: Any
+) -> Transcriber[Any]:
+    """Return a transcriber: call it with a path, or with samples, and get the words with their speakers.
+
+    `asr` and `diarizer` are model folders or `.nemo` files. `settings` are those of
+    `sortk.inference.transcribe.load_transcriber`: options, device, diarize_options.
+    """
+    from sortk.inference.transcribe import load_transcriber as load  # noqa: PLC0415 - as above
+
+    return load(asr, diarizer, **settings)

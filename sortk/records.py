@@ -37,6 +37,8 @@ class Segment:
     end: float
     text: str = ""
     channel: str = "1"
+    confidence: float | None = None
+    """How sure a recogniser is of a word, 0 to 1."""
 
     @property
     def duration(self) -> float:

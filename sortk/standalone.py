@@ -26,7 +26,7 @@ from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
 if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
-    from sortk.inference.transcribe import Transcriber
+    from sortk.inference.pieces import Transcriber
     from sortk.prepare.pieces import SpeakerIndex
 
 log = logging.getLogger(__name__)
@@ -292,7 +292,7 @@ def diarize_live(diarizer: Diarizer, file: BinaryIO) -> None:
 
 
 def transcribe_files(
-    transcriber: Transcriber,
+    transcriber: Transcriber[Any],
     paths: Sequence[Path],
     out_dir: Path | None,
     style: str,
@@ -300,22 +300,68 @@ def transcribe_files(
 ) -> None:
     """`sortk transcribe`."""
     from sortk.inference.dialogue import print_transcripts, write_transcript
-    from sortk.inference.diarize import find_sessions
+    from sortk.inference.diarize import count_seconds, find_sessions
 
     sessions = find_sessions(paths)
+    if out_dir is None and style in ("srt", "vtt") and len(sessions) > 1:
+        raise ValueError(f"--format {style} holds one recording: give --out-dir for {len(sessions)} of them")
     began, n_done, n_words = time.monotonic(), 0, 0
-    transcripts = transcriber.transcribe(sessions, lambda _, error: on_error(error))
     printed = []
-    for session, words in transcripts:
-        n_done, n_words = n_done + 1, n_words + len(words)
-        if out_dir is not None:
-            write_transcript(out_dir, session, words, style)
-        else:
-            printed.append((session, words))
+    with Progress("transcribing", transcriber.count_seconds(count_seconds(sessions))) as progress:
+        for session, words in transcriber.transcribe(sessions, lambda _, error: on_error(error), progress.update):
+            n_done, n_words = n_done + 1, n_words + len(words)
+            if out_dir is not None:
+                write_transcript(out_dir, session, words, style)
+            else:
+                printed.append((session, words))
     if out_dir is None:
         print_transcripts(printed, style, sys.stdout)
     spent = time.monotonic() - began
     log.info("%d of %d recordings, %d words in %.1f s", n_done, len(sessions), n_words, spent)
+
+
+def transcribe_live(transcriber: Transcriber[Any], file: BinaryIO, style: str) -> None:
+    """`sortk transcribe -`: raw samples from a pipe; an utterance, or a word, as soon as it is final."""
+    from sortk.inference.cascade import MultitalkerTranscriber
+    from sortk.inference.dialogue import format_dialogue, format_transcript, stream_utterances
+
+    if not isinstance(transcriber, MultitalkerTranscriber):
+        raise ValueError("only a multitalker Parakeet writes a stream; record it to a file for other models")
+    if style not in ("txt", "ctm"):
+        raise ValueError(f"a stream is written as txt or ctm, not as {style}")
+    words = transcriber.transcribe_pcm(file)
+    labels = {f"speaker_{number}": f"Speaker {number + 1}" for number in range(1000)}
+    for group in stream_utterances(words) if style == "txt" else ([word] for word in words):
+        sys.stdout.write(format_dialogue(group, labels) if style == "txt" else format_transcript(group, style))
+        sys.stdout.flush()
+
+
+class Progress:
+    """Seconds of audio that are done: a bar on a terminal, a line every now and then in a log."""
+
+    LINE_SECONDS = 30.0  # between two lines
+
+    def __init__(self, verb: str, total: float) -> None:
+        from tqdm import tqdm
+
+        self.verb, self.total, self.done = verb, total, 0.0
+        self._bar = tqdm(total=round(total), desc=verb, unit=" s", unit_scale=True, disable=None, leave=False)
+        self._began = self._told = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def update(self, seconds: float) -> None:
+        self.done += seconds
+        self._bar.update(seconds)
+        now = time.monotonic()
+        if self._bar.disable and now - self._told >= self.LINE_SECONDS and self.done:
+            left = (now - self._began) * max(self.total / self.done - 1, 0)
+            log.info("%s: %.0f %% done, about %.0f s left", self.verb, 100 * self.done / max(self.total, 1), left)
+            self._told = now
 
 
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:

@@ -20,7 +20,8 @@ from sortk.corpora.audiomnist import DIGITS
 from sortk.corpora.miniature import Studio
 from sortk.formats import manifest, mixlist, rttm
 from sortk.inference.diarize import Posteriors, load
-from sortk.inference.transcribe import Piece, Transcriber, load_transcriber
+from sortk.inference.pieces import Piece
+from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
 from sortk.training.options import AsrPhaseOptions, BatchLimit
@@ -88,13 +89,13 @@ def words_have_tokens(exp: Path) -> bool:
 def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage 8 must use the Sortformer that was fine-tuned inside the ASR, and not that of stage 5."""
     used: dict[str, Posteriors] = {}
-    write = Transcriber.write
+    write = MsAsrTranscriber.write
 
-    def watch(self: Transcriber, pieces: Sequence[Piece]) -> list[str]:
+    def watch(self: MsAsrTranscriber, pieces: Sequence[Piece]) -> list[str]:
         used.update({piece.session.session_id: piece.probs for piece in pieces if piece.probs is not None})
         return write(self, pieces)
 
-    monkeypatch.setattr(Transcriber, "write", watch)
+    monkeypatch.setattr(MsAsrTranscriber, "write", watch)
     run("ami", exp, "--variant", "debug+system3")
     monkeypatch.undo()
     assert scores(exp, "debug+system3")["wer"][0]["system"] == "3: Sortformer, fine-tuned, word level"

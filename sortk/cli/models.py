@@ -22,6 +22,16 @@ from sortk.cli.options import (
     with_verbosity,
 )
 
+SPEAKERS = click.option(
+    "--speakers", type=click.IntRange(min=1), help="Every recording has exactly so many speakers: the strongest."
+)
+MIN_SPEAKERS = click.option(
+    "--min-speakers", type=click.IntRange(min=1), help="Every recording has at least so many speakers."
+)
+MAX_SPEAKERS = click.option(
+    "--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this."
+)
+
 
 @click.command("train-diar")
 @click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
@@ -163,7 +173,9 @@ def tune(
     help="Process recordings step by step with this latency in seconds: 0.32, 1.04, 10 or 30.4 for Sortformer; "
     "0.32, 0.64, 1.04 or 30.4 for Nemotron.  [the model's own]",
 )
-@click.option("--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this.")
+@SPEAKERS
+@MIN_SPEAKERS
+@MAX_SPEAKERS
 @click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
@@ -178,6 +190,8 @@ def diarize(
     postprocess: str | None,
     out_dir: Path | None,
     streaming: str | None,
+    speakers: int | None,
+    min_speakers: int | None,
     max_speakers: int | None,
     int8: bool,
     probs: bool,
@@ -214,6 +228,8 @@ def diarize(
         streaming=streaming or (OWN_STEPS if live else None),
         max_speakers=max_speakers,
         postprocess=choose_postprocess(postprocess),
+        min_speakers=min_speakers,
+        speakers=speakers,
     )
     diarizer = load(model, options, device, int8)
     if live:
@@ -226,25 +242,38 @@ def diarize(
 
 @click.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
-@click.option("--model", type=FILE, required=True, help="A model folder of train-asr, or a .nemo file.")
-@click.option("--diarizer", type=FILE, help="Tells who speaks, instead of the diarizer inside the model.")
+@click.option(
+    "--model", type=FILE, required=True, help="The ASR: a model folder, or a .nemo file (Parakeet, Canary, ...)."
+)
+@click.option("--diarizer", type=FILE, help="Tells the speakers apart: a model folder, or a .nemo file.")
 @click.option("--out-dir", type=FILE, help="Write a file for each recording here, not to standard output.")
 @click.option(
     "--format",
     "style",
-    type=click.Choice(["seglst", "stm", "txt"]),
+    type=click.Choice(["txt", "json", "srt", "vtt", "seglst", "stm", "ctm", "rttm"]),
     default="seglst",
     show_default=True,
-    help="Words with times, utterances with times, or text for people.",
+    help="txt, srt, vtt: for people; json: words, times, speakers and confidences; others: for other tools.",
 )
-@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Of the search; 1 is greedy.")
+@SPEAKERS
+@MIN_SPEAKERS
+@MAX_SPEAKERS
+@click.option(
+    "--overlap",
+    type=click.Choice(["mask"]),
+    help="mask: run the ASR once for each speaker, with the other speakers silenced.",
+)
+@click.option("--pnc/--no-pnc", default=None, help="Canary: with or without punctuation and capitals.  [default: with]")
+@click.option("--ctc", is_flag=True, help="Use the CTC head of a Parakeet that has two.")
+@click.option("--latency", type=float, help="Multitalker Parakeet: seconds of a chunk.  [default: the model's first]")
+@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Beam size; 1 is greedy search.")
 @click.option(
     "--decoding",
     type=click.Choice(["free", "valid"]),
     help="free: whatever the decoder prefers; valid: only texts in which speaker tokens stand as the model has learned "
     "them. A model without speaker tokens decodes freely.  [default: valid]",
 )
-@click.option("--lang", help="Language of the words, for their times.  [default: en_US]")
+@click.option("--lang", help="Language that is spoken, such as de_DE.  [default: en_US]")
 @click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @with_verbosity
 def transcribe(
@@ -253,6 +282,13 @@ def transcribe(
     diarizer: Path | None,
     out_dir: Path | None,
     style: str,
+    speakers: int | None,
+    min_speakers: int | None,
+    max_speakers: int | None,
+    overlap: str | None,
+    pnc: bool | None,
+    ctc: bool,
+    latency: float | None,
     beam: int,
     decoding: str | None,
     lang: str | None,
@@ -260,17 +296,31 @@ def transcribe(
 ) -> None:
     """Write down who said what.
 
-    FILE is an audio file, a folder of them, or a manifest. Long recordings are cut at silences; speakers are those of
-    the whole recording. Times of words are approximate.
+    FILE is an audio file, a folder of them, a manifest, or `-` with a multitalker Parakeet: raw samples from standard
+    input (signed 16 bits, 16 kHz, mono). Any ASR works with any diarizer: a word belongs to the speaker who is most
+    active while it is said. Long recordings are cut at silences; speakers are those of the complete recording.
 
-    Example: sortk transcribe meeting.wav --model exp/asr/model --format txt
+    Example: sortk transcribe meeting.wav --model parakeet.nemo --diarizer sortformer.nemo --format srt > meeting.srt
     """
-    from sortk.inference.transcribe import TranscribeOptions, load_transcriber
+    from sortk.inference.diarize import OWN_STEPS, DiarizeOptions
+    from sortk.inference.pieces import TranscribeOptions
+    from sortk.inference.transcribe import load_transcriber
     from sortk.models.decoding import DecodingOptions
-    from sortk.standalone import transcribe_files
+    from sortk.standalone import transcribe_files, transcribe_live
 
-    options = TranscribeOptions(search=DecodingOptions(beam=beam), **given_only({"lang": lang, "decoding": decoding}))
-    transcriber = load_transcriber(model, diarizer, options, device)
+    live = Path("-") in files
+    if live and (len(files) > 1 or out_dir):
+        raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    given = {"lang": lang, "decoding": decoding, "punctuation": pnc, "overlap": overlap, "latency": latency}
+    options = TranscribeOptions(search=DecodingOptions(beam=beam), head="ctc" if ctc else None, **given_only(given))
+    counts = given_only({"speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers})
+    if counts and diarizer is None:
+        raise click.UsageError("a number of speakers needs --diarizer")
+    counts |= given_only({"streaming": OWN_STEPS if live else None})
+    transcriber = load_transcriber(model, diarizer, options, device, DiarizeOptions(**counts))
+    if live:
+        transcribe_live(transcriber, sys.stdin.buffer, style if style != "seglst" else "txt")
+        return
     failures = Failures()
     transcribe_files(transcriber, files, out_dir, style, failures.tell)
     failures.exit_if_any()
@@ -281,7 +331,7 @@ def transcribe(
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
 @with_verbosity
 def import_nemo(file: Path, out: Path) -> None:
-    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, Nemotron, NEST encoder or Canary.
+    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, Nemotron, NEST, Canary or Parakeet.
 
     Wherever a model is asked for, the .nemo file itself will do as well; a model folder loads faster. Nothing in the
     file is executed.

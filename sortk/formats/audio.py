@@ -113,6 +113,12 @@ def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = SAMPLE_R
     return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
 
 
+def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> None:
+    """Write samples as they are, 32-bit floats."""
+    with atomic_path(path) as temporary:
+        soundfile.write(temporary, samples, sample_rate, subtype="FLOAT", format="WAV")
+
+
 def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = SAMPLE_RATE) -> None:
     """A mono 16-bit FLAC that appears whole or not at all; float samples are clipped to [-1, 1]."""
     if samples.ndim != 1 or len(samples) == 0:

@@ -52,8 +52,14 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
 def write(path: Path, segments: Iterable[Segment]) -> None:
     """Sorted by session, start, end and speaker; ValueError for a segment that is not one word."""
     with atomic_text(path) as file:
-        for segment in columns.writable(segments):
-            if not is_token(segment.text):
-                raise ValueError(f"CTM holds one word per line, not {quote(segment.text)} ({segment.session_id})")
-            start, duration = columns.start_and_duration(segment)
-            file.write(f"{segment.session_id} {segment.speaker} {start} {duration} {segment.text}\n")
+        file.writelines(format_lines(segments))
+
+
+def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
+    """The lines of a file, as `write` writes them."""
+    for segment in columns.writable(segments):
+        if not is_token(segment.text):
+            raise ValueError(f"CTM holds one word per line, not {quote(segment.text)} ({segment.session_id})")
+        start, duration = columns.start_and_duration(segment)
+        confidence = "" if segment.confidence is None else f" {segment.confidence:.4f}"
+        yield f"{segment.session_id} {segment.speaker} {start} {duration} {segment.text}{confidence}\n"

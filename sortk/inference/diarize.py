@@ -34,6 +34,8 @@ from sortk.inference.int8 import quantize
 from sortk.inference.load import POSTPROCESS_NAME, SHIPPED_MODEL, LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
 from sortk.inference.postprocess import find_segments, name_segments
+from sortk.inference.results import Segments
+from sortk.inference.speakers import keep_strongest, merge_columns, raise_weak
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_rows
@@ -65,10 +67,17 @@ class DiarizeOptions:
     whole_seconds: float = 600.0  # up to here a recording is heard as a whole, attention from end to end
     max_speakers: int | None = None  # that a recording can have; speech of later ones goes to the likeliest of these
     postprocess: Postprocess = field(default_factory=Postprocess)
+    min_speakers: int | None = None  # that a recording has; the likeliest of the silent ones are raised if need be
+    speakers: int | None = None  # that a recording has, exactly: the strongest of the model's
 
     def __post_init__(self) -> None:
-        if self.max_speakers is not None and self.max_speakers < 1:
-            raise ValueError(f"max_speakers must be at least 1, not {self.max_speakers}")
+        for name in ("max_speakers", "min_speakers", "speakers"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.min_speakers is not None and self.max_speakers is not None and self.min_speakers > self.max_speakers:
+            raise ValueError(f"min_speakers {self.min_speakers} is more than max_speakers {self.max_speakers}")
+        if self.speakers is not None and (self.min_speakers is not None or self.max_speakers is not None):
+            raise ValueError("speakers is an exact number: leave out min_speakers and max_speakers")
 
 
 class Diarizer:
@@ -92,9 +101,7 @@ class Diarizer:
     def device(self) -> torch.device:
         return self.model.features.window.device
 
-    def __call__(
-        self, source: str | Path | Session | npt.NDArray[Any], sample_rate: int = SAMPLE_RATE
-    ) -> list[Segment]:
+    def __call__(self, source: str | Path | Session | npt.NDArray[Any], sample_rate: int = SAMPLE_RATE) -> Segments:
         """The segments in an audio file, a session of a manifest, or samples of the given rate.
 
         They are in the order of their start. `speaker_0` is who speaks first.
@@ -105,7 +112,7 @@ class Diarizer:
         else:
             session = source if isinstance(source, Session) else name_session(Path(source))
             [(session, probs)] = self.hear([session])
-        return self.find_segments(session, probs)
+        return Segments(self.find_segments(session, probs))
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""
@@ -137,13 +144,19 @@ class Diarizer:
 
     def limit_speakers(self, probs: Posteriors) -> Posteriors:
         """At most `max_speakers` columns. What later speakers say is said by the likeliest of the others."""
-        limit = self.options.max_speakers
-        if limit is None or limit >= probs.shape[1]:
-            return probs
-        kept, most = probs[:, :limit].copy(), probs[:, limit:].max(axis=1)
-        frame, likeliest = np.arange(len(kept)), kept.argmax(axis=1)
-        kept[frame, likeliest] = np.maximum(kept[frame, likeliest], most)
-        return kept
+        limit, columns = self.options.max_speakers, np.arange(probs.shape[1])
+        return (
+            probs if limit is None or limit >= len(columns) else merge_columns(probs, columns[:limit], columns[limit:])
+        )
+
+    def count_speakers(self, probs: Posteriors) -> Posteriors:
+        """The posteriors of a complete recording with as many speakers as the options ask for."""
+        probs = self.limit_speakers(probs)
+        if self.options.speakers is not None:
+            if self.options.speakers > probs.shape[1]:
+                raise ValueError(f"the diarizer knows {probs.shape[1]} speakers, not {self.options.speakers}")
+            probs = keep_strongest(probs, self.options.speakers)
+        return raise_weak(probs, self.options.speakers or self.options.min_speakers or 0)
 
     def average_rows(self, probs: Posteriors) -> Posteriors:
         """Return posteriors of model frames, 80 ms: the mean of each frame's rows."""
@@ -215,7 +228,7 @@ class Diarizer:
             lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
             output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
             probs = output.speaker_probs.float().cpu().numpy()
-        return [self.limit_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
+        return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
     def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
         stream = self.stream()
@@ -224,7 +237,7 @@ class Diarizer:
             steps.append(stream.hear(torch.from_numpy(block)[None]))
             on_heard(len(block) / SAMPLE_RATE)
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
-        return self.limit_speakers(probs.float().cpu().numpy())
+        return self.count_speakers(probs.float().cpu().numpy())
 
 
 class _Length(NamedTuple):

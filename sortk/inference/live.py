@@ -29,14 +29,14 @@ def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -
     """The segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
     stream = diarizer.stream()
     settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds)
-    for samples in _read_pcm(file):
+    for samples in read_pcm(file):
         probs = stream.hear(torch.from_numpy(samples)[None])
         yield from settled.hear(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
     yield from settled.hear(diarizer.limit_speakers(stream.finish()[0].float().cpu().numpy()))
     yield from settled.finish()
 
 
-def _read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
+def read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
     """What is there, as soon as it is there; a last half sample is dropped."""
     read = getattr(file, "read1", file.read)  # a pipe's `read` would wait until it has all bytes
     rest = b""

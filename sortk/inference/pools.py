@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from sortk.inference.diarize import POOL, Diarizer, Posteriors, load
 from sortk.inference.load import read_frame_seconds
-from sortk.inference.transcribe import TranscribeOptions, Transcriber, load_transcriber
+from sortk.inference.pieces import TranscribeOptions, Transcriber
+from sortk.inference.transcribe import load_transcriber
 from sortk.models.decoding import Decoding
 from sortk.records import RunJobs, Segment, Session
 
@@ -82,5 +84,7 @@ def _load_diarizer(model: Path, device: str | None, version: int) -> Diarizer:
 
 
 @lru_cache(maxsize=1)
-def _load_transcriber(model: Path, diarizer: Path | None, decoding: Decoding, versions: tuple[int, int]) -> Transcriber:
+def _load_transcriber(
+    model: Path, diarizer: Path | None, decoding: Decoding, versions: tuple[int, int]
+) -> Transcriber[Any]:
     return load_transcriber(model, diarizer, TranscribeOptions(decoding=decoding))

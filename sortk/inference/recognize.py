@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.tokens import Tokenizer, prompt_of_canary
+from sortk.inference.pieces import lay_words
 from sortk.inference.words import FrameWord, TokenKind, find_canary_words, find_punctuation, find_words
 from sortk.models.canary import Canary
 from sortk.models.decoding import DecodingOptions, search
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE
 from sortk.models.parakeet import Head, Parakeet
-from sortk.prepare.syllables import approximate_word_times
+from sortk.spans import to_us
 
 Span = tuple[float, float]
 
@@ -102,16 +103,19 @@ class CanaryRecognizer:
 
     def __init__(self, model: Canary, tokenizer: Tokenizer, options: RecognizeOptions | None = None) -> None:
         self.model, self.options = model.eval(), options or RecognizeOptions()
+        self.tokenizer, self.has_times = tokenizer, False
+        if "<|startoftranscript|>" not in tokenizer.settings.prompt:  # trained by sortk: one prompt for everything
+            return
         language = f"<|{self.options.language}|>"
         if not tokenizer.knows(language):
             raise ValueError(
                 f"this Canary does not know the language {self.options.lang!r}: it has no token {language}"
             )
-        has_times = tokenizer.knows("<|timestamp|>") and "<|startofcontext|>" in tokenizer.settings.prompt
-        if self.options.timestamps == "model" and not has_times:
-            raise ValueError("this Canary writes no times; use approximate ones")
-        self.has_times = has_times and self.options.timestamps != "approximate"
         prompt_format = "canary2" if "<|startofcontext|>" in tokenizer.settings.prompt else "canary"
+        can_time = prompt_format == "canary2" and tokenizer.knows("<|timestamp|>") and tokenizer.knows("<|0|>")
+        if self.options.timestamps == "model" and not can_time:
+            raise ValueError("this Canary writes no times; use approximate ones")
+        self.has_times = can_time and self.options.timestamps != "approximate"
         punctuation = self.options.punctuation is not False
         self.tokenizer = tokenizer.with_prompt(
             *prompt_of_canary(prompt_format, self.options.language, punctuation, self.has_times)
@@ -153,8 +157,11 @@ class CanaryRecognizer:
     def _approximate(self, tokens: list[int], probs: list[float], speech: Sequence[Span]) -> list[RecognizedWord]:
         confidence = sum(probs) / max(len(probs), 1)
         texts = self.tokenizer.decode(tokens).split()
-        times = spread_words(texts, speech, self.options.lang)
-        return [RecognizedWord(text, *span, confidence) for text, span in zip(texts, times, strict=True)]
+        times = lay_words(texts, [(to_us(start), to_us(end)) for start, end in speech], self.options.lang)
+        return [
+            RecognizedWord(text, start / 1e6, end / 1e6, confidence)
+            for text, (start, end) in zip(texts, times, strict=True)
+        ]
 
 
 def kind_of(model: Parakeet, head: Head) -> TokenKind:
@@ -186,23 +193,3 @@ def to_seconds(words: Sequence[FrameWord]) -> list[RecognizedWord]:
         for word in words
         if word.text
     ]
-
-
-def spread_words(texts: Sequence[str], speech: Sequence[Span], lang: str) -> list[Span]:
-    """Approximate times of words that are said one after the other while somebody speaks, as stage 3 makes them.
-
-    On a clock that stands still between the spans of `speech`; a word is in the span in which its middle is.
-    """
-    starts, total = [], 0.0
-    for first, last in speech:
-        starts.append(total)
-        total += last - first
-    times = []
-    for word in approximate_word_times(texts, 0.0, total, lang):
-        middle = (word.start + word.end) / 2
-        place = max(place for place, start in enumerate(starts) if start <= middle)
-        first, last = speech[place]
-        shift = first - starts[place]
-        begin = min(max(word.start + shift, first), last)
-        times.append((round(begin, 3), round(max(min(word.end + shift, last), begin), 3)))
-    return times

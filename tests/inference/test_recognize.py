@@ -9,7 +9,7 @@ import pytest
 
 from sortk.formats.files import FormatError
 from sortk.inference.load import import_nemo, load_asr
-from sortk.inference.recognize import CanaryRecognizer, ParakeetRecognizer, RecognizeOptions, spread_words
+from sortk.inference.recognize import CanaryRecognizer, ParakeetRecognizer, RecognizeOptions
 from sortk.inference.words import TokenKind, find_punctuation, find_spans
 from sortk.models.canary import Canary
 from sortk.models.parakeet import Head, Parakeet
@@ -100,12 +100,6 @@ def test_spans_of_tokens(kind: TokenKind, expected: list[tuple[int, int]]) -> No
     durations = [3, 2, 3, 3, 1] if kind == "tdt" else []
     tokens = TimedTokens([0] * 5, [2, 5, 6, 9, 12], durations, [1.0] * 5)
     assert find_spans(tokens, ["a", "b", "?", "!", "a"], kind, marks) == expected
-
-
-def test_words_are_spread_over_the_speech() -> None:
-    # Four times the same word, 2 s of speech in two spans: half a second each, two in each span.
-    times = spread_words(["two"] * 4, [(1.0, 2.0), (5.0, 6.0)], "en_US")
-    assert times == [(1.0, 1.5), (1.5, 2.0), (5.0, 5.5), (5.5, 6.0)]
 
 
 def test_a_damaged_parakeet_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -18,17 +18,11 @@ from sortk.formats.files import FormatError
 from sortk.formats.model_folder import read_sst_level, save_model
 from sortk.formats.sst import Level, parse_sst
 from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
-from sortk.inference.dialogue import find_utterances, format_dialogue
+from sortk.inference.dialogue import STYLES, find_utterances, format_dialogue
 from sortk.inference.diarize import Diarizer
 from sortk.inference.load import LoadedDiarizer
-from sortk.inference.transcribe import (
-    Piece,
-    TranscribeOptions,
-    Transcriber,
-    lay_words,
-    load_transcriber,
-    order_by_arrival,
-)
+from sortk.inference.pieces import Piece, TranscribeOptions, lay_words, order_by_arrival
+from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.models.canary import CanaryOptions
 from sortk.models.decoding import Decoding
 from sortk.models.fastconformer import FastConformerOptions
@@ -69,7 +63,7 @@ class KnownDiarizer(Diarizer):
         return iter([(session, self.probs) for session in sessions])
 
 
-class Scribe(Transcriber):
+class Scribe(MsAsrTranscriber):
     """Writes the same text for every piece."""
 
     text = "<spk0> one two <spk1> three"
@@ -148,7 +142,7 @@ def test_offset_and_duration_of_a_session_count(session: Session) -> None:
 
 
 def test_pieces_are_written_with_valid_sst_alone_and_in_batches(session: Session) -> None:
-    transcriber = Transcriber(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity(*TURNS)))
+    transcriber = MsAsrTranscriber(build(), TOKENIZER, "word", diarizer=KnownDiarizer(activity(*TURNS)))
     [(_, pieces)] = transcriber.cut([session])
     together = transcriber.write(pieces)
     assert [transcriber.write([piece])[0] for piece in pieces] == together
@@ -160,7 +154,7 @@ def test_pieces_are_written_with_valid_sst_alone_and_in_batches(session: Session
 def test_the_diarizer_inside_is_asked(session: Session, beam: int) -> None:
     search = replace(TranscribeOptions().search, beam=beam, tokens_per_second=1.0, tokens_more=5)
     short = replace(session, duration=3.0)
-    transcriber = Transcriber(build(), TOKENIZER, "word", TranscribeOptions(search=search))
+    transcriber = MsAsrTranscriber(build(), TOKENIZER, "word", TranscribeOptions(search=search))
     assert transcriber.diarizer is not None
     for word in transcriber(short):
         assert word.speaker in ("speaker_0", "speaker_1") and 0 <= word.start < word.end <= 3.0
@@ -204,10 +198,10 @@ def test_a_bad_file_is_told_of_and_the_others_go_on(session: Session, tmp_path: 
 def test_what_does_not_fit_is_a_sentence() -> None:
     truth = MsAsrOptions(ASR, "truth", 2)
     with pytest.raises(ValueError, match="has no diarizer inside: give one"):
-        Transcriber(build(truth), TOKENIZER, "word")
+        MsAsrTranscriber(build(truth), TOKENIZER, "word")
     other = Diarizer(LoadedDiarizer(Sortformer(replace(DIARIZER, n_speakers=4)).eval()))
     with pytest.raises(ValueError, match="the diarizer tells 4 speakers apart, but the ASR is for 2"):
-        Transcriber(build(truth), TOKENIZER, "word", diarizer=other)
+        MsAsrTranscriber(build(truth), TOKENIZER, "word", diarizer=other)
     with pytest.raises(ValueError, match=r"piece_seconds must be at least 1, not 0\.5"):
         TranscribeOptions(piece_seconds=0.5)
 
@@ -256,9 +250,15 @@ WORDS = [word("so", "speaker_1", 0.0), word("yes", "speaker_0", 0.5), word("shal
 
 def test_a_dialogue_by_hand() -> None:
     assert [u.text for u in find_utterances(WORDS)] == ["so shall we", "yes", "fine"]
-    assert format_dialogue(WORDS) == "Speaker 2: so shall we\nSpeaker 1: yes\nSpeaker 2: fine\n"
+    assert format_dialogue(WORDS) == (
+        "[00:00:00.00 - 00:00:01.40] Speaker 2: so shall we\n"
+        "[00:00:00.50 - 00:00:00.90] Speaker 1: yes\n"
+        "[00:00:09.00 - 00:00:09.40] Speaker 2: fine\n"
+    )
     renamed = [replace(one, speaker=f"piece_0_{one.speaker}") for one in WORDS]
-    assert format_dialogue(renamed).startswith("Speaker 2: so shall we\nSpeaker 1: yes")
+    assert format_dialogue(renamed).startswith("[00:00:00.00 - 00:00:01.40] Speaker 2: so shall we\n")
+    named = [replace(one, speaker="alice") for one in WORDS]
+    assert " alice: so" in format_dialogue(named)
     assert format_dialogue([]) == ""
 
 
@@ -275,7 +275,7 @@ def save(folder: Path, options: MsAsrOptions, tokenizer: Tokenizer = TOKENIZER, 
 
 def test_a_model_folder_comes_back(tmp_path: Path, session: Session) -> None:
     transcriber = load_transcriber(save(tmp_path / "model", SUPERVISED), device="cpu")
-    known = Transcriber(build(), TOKENIZER, "word")
+    known = MsAsrTranscriber(build(), TOKENIZER, "word")
     short = replace(session, duration=2.0)
     assert transcriber(short) == known(short)
 
@@ -295,10 +295,13 @@ def test_a_canary_alone_decodes_freely(tmp_path: Path, session: Session) -> None
             model.asr.decoder.bias[piece] += 100.0
         save_model(folder, model.asr.state_dict(), config)
         transcriber = load_transcriber(folder, device="cpu")
-        assert transcriber.diarizer is None and transcriber.level is None
+        assert transcriber.diarizer is None and not transcriber.has_speakers
         [(_, pieces)] = transcriber.cut([session])
         assert len(pieces) == 2  # of at most 40 s
-        assert transcriber.write(pieces) == [text, text]  # and again and again, which is cut
+        assert [transcriber.to_text(own) for own in transcriber.write(pieces)] == [
+            text,
+            text,
+        ]  # and again and again, which is cut
         assert {(word.speaker, word.text) for word in transcriber(session)} == {("speaker_0", text)}
 
 
@@ -316,7 +319,7 @@ def test_free_decoding_is_what_the_decoder_prefers(session: Session) -> None:
     model, text = prefers_a_word()
 
     def write(decoding: Decoding) -> str:
-        transcriber = Transcriber(model, TOKENIZER, "word", TranscribeOptions(decoding=decoding))
+        transcriber = MsAsrTranscriber(model, TOKENIZER, "word", TranscribeOptions(decoding=decoding))
         [(_, pieces)] = transcriber.cut([replace(session, duration=2.0)])
         return transcriber.write(pieces)[0]
 
@@ -358,9 +361,9 @@ def test_a_fine_tuned_diarizer_is_not_replaced(tmp_path: Path) -> None:
     other = KnownDiarizer(activity(*TURNS))
     for supervision in ("frozen", "truth"):
         model = build(replace(SUPERVISED, supervision=supervision))
-        assert Transcriber(model, TOKENIZER, "word", diarizer=other).diarizer is other
+        assert MsAsrTranscriber(model, TOKENIZER, "word", diarizer=other).diarizer is other
     with pytest.raises(ValueError, match="has its own fine-tuned Sortformer inside"):
-        Transcriber(build(replace(SUPERVISED, supervision="finetuned")), TOKENIZER, "word", diarizer=other)
+        MsAsrTranscriber(build(replace(SUPERVISED, supervision="finetuned")), TOKENIZER, "word", diarizer=other)
 
 
 def test_broken_folders_are_sentences(tmp_path: Path) -> None:
@@ -389,9 +392,14 @@ def test_nvidias_canary_flash_prints_what_it_prints_at_nvidia() -> None:
     names = ("a_3p3", "b_10", "c_31p7")
     clips = [shared / "nemo" / f"{name}.wav" for name in names]
     model = shared / "nemo2" / "tiny_canary_flash.nemo"
-    result = sortk("transcribe", *clips, "--model", model, "--format", "txt", "--device", "cpu")
-    texts = [f"# {name}\nSpeaker 1: {known[f'{name}_ts_no_pnc_no']['text']}\n" for name in names]
-    assert result.exit_code == 0 and result.stdout == "".join(texts)
+    for option, key in (("--no-pnc", "pnc_no"), ("--pnc", "pnc_yes")):
+        result = sortk("transcribe", *clips, "--model", model, "--format", "json", option, "--device", "cpu")
+        assert result.exit_code == 0, result.output
+        for name, own in zip(names, json.loads(result.stdout), strict=True):
+            assert own["session_id"] == name
+            words = [(w["word"], w["start"], w["end"]) for segment in own["segments"] for w in segment["words"]]
+            expected = known[f"{name}_ts_yes_{key}"]["word"]
+            assert words == [(w["word"], round(w["start"], 3), round(w["end"], 3)) for w in expected]
 
 
 def test_nvidias_canary_writes_what_it_writes_at_nvidia() -> None:
@@ -399,10 +407,12 @@ def test_nvidias_canary_writes_what_it_writes_at_nvidia() -> None:
     if not shared.exists():
         pytest.skip("needs ../shared/fixtures/nemo")
     texts = json.loads((shared / "tiny_canary_decode.json").read_text())["beam1_text"]
-    transcriber = load_transcriber(shared / "tiny_canary.nemo", device="cpu")
+    options = TranscribeOptions(punctuation=False)
+    transcriber = load_transcriber(shared / "tiny_canary.nemo", options=options, device="cpu")
     for name, text in zip(("a_3p3", "b_10"), texts, strict=False):
         [(_, (piece,))] = transcriber.cut([Session(name, shared / f"{name}.wav")])
-        assert transcriber.write([piece]) == [" ".join(text.replace("<|", " <").replace("|>", "> ").split())]
+        [written] = transcriber.write([piece])
+        assert [transcriber.to_text(written)] == [" ".join(text.replace("<|", " <").replace("|>", "> ").split())]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -418,7 +428,9 @@ def test_the_command_writes_every_format(tmp_path: Path, session: Session) -> No
     listed = [replace(session, session_id=f"part{n}", offset=5.0 * n, duration=2.0) for n in range(2)]
     manifest.write(tmp_path / "parts.jsonl", listed)
     common = ("transcribe", tmp_path / "parts.jsonl", "--model", model, "--device", "cpu")
-    for style, suffix in (("seglst", "json"), ("stm", "stm"), ("txt", "txt")):
+    suffixes = {"seglst": "json"}
+    for style in STYLES:
+        suffix = suffixes.get(style, style)
         result = sortk(*common, "--format", style, "--out-dir", tmp_path / style, "--beam", 2)
         assert result.exit_code == 0 and result.stdout == "", result.output
         assert sorted(file.name for file in (tmp_path / style).iterdir()) == [f"part0.{suffix}", f"part1.{suffix}"]
@@ -446,9 +458,9 @@ def test_the_command_decodes_freely_if_asked(tmp_path: Path, session: Session) -
         "--format",
         "txt",
     )
-    assert sortk(*common, "--decoding", "free").stdout == f"Speaker 1: {text}\n"
+    assert sortk(*common, "--decoding", "free").stdout.endswith(f"] Speaker 1: {text}\n")
     valid = sortk(*common, "--decoding", "valid").stdout
-    assert valid == sortk(*common).stdout != f"Speaker 1: {text}\n"
+    assert valid == sortk(*common).stdout and not valid.endswith(f"] Speaker 1: {text}\n")
 
 
 def test_the_command_names_what_is_wrong(tmp_path: Path, session: Session) -> None:
