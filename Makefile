@@ -16,8 +16,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[cluster,corpora,dev,export]'
 	touch $@
 
+# One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
 test: setup  ## the whole test suite
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
 	bin/test-cluster install

@@ -35,6 +35,11 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LOG_LINES = 15.0
 
 
+def count_cores() -> int:
+    """Return how many cores this process may use; macOS knows only how many there are."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def choose_cluster(
     cluster: str, n_jobs: int, folder: Folder, options: ClusterOptions | None = None, stage: str = ""
 ) -> RunJobs:
@@ -113,7 +118,7 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
         n_jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(pickle.dumps(work), max(1, len(os.sched_getaffinity(0)) // n_jobs), os.getpid()),
+        initargs=(pickle.dumps(work), max(1, count_cores() // n_jobs), os.getpid()),
     )
     waiting: deque[Future[Any]] = deque()
     remaining = iter(items)

@@ -19,6 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from sortk import __version__
+from sortk.cluster import count_cores
 
 GB = 1e9
 LITTLE_MEMORY_GB = 3.0
@@ -26,7 +27,7 @@ LEAST_DISK_GB = 1.0
 SLURM_PATIENCE_SECONDS = 5.0  # a controller that is down makes sinfo wait for minutes
 
 # Packages that carry libraries of other languages: there, and yet they may fail to load.
-LOADED = {"soundfile": "soundfile", "torch": "torch", "silero-vad": "silero_vad"}
+LOADED = {"soundfile": "soundfile", "torch": "torch", "torchaudio": "torchaudio", "silero-vad": "silero_vad"}
 NO_CORPORA = ("espeak", "sources", "sessions")  # voices that come with sortk, and data of one's own
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -128,7 +129,7 @@ def _installed_version(package: str) -> str | None:
 
 def examine_devices() -> Finding:
     """GPUs, and the cores that this process may use."""
-    cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
+    cores = f"{count_cores()} of {os.cpu_count()} cores"
     try:
         torch = import_module("torch")
     except (ImportError, OSError, RuntimeError):

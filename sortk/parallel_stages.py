@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from sortk.cluster import die_with
+from sortk.cluster import count_cores, die_with
 from sortk.pipeline import Experiment, Stage
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def find_lanes(n_jobs: int, gpus: Sequence[str]) -> list[Environment]:
     """At most `n_jobs` lanes: one for each GPU, or without any, lanes that share the cores."""
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:n_jobs]]
-    n_cores = len(os.sched_getaffinity(0))
+    n_cores = count_cores()
     n_lanes = min(n_jobs, n_cores)
     return [{"OMP_NUM_THREADS": str(n_cores // n_lanes)}] * n_lanes
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import click
+
+# Before torch is loaded: idle OpenMP threads sleep. By default they spin, and on a core that another process needs as
+# well, the thread that has work waits for them: two threads on a busy machine trained more than ten times slower than
+# one, and now are as fast. Whoever sets the variable decides.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from sortk.cli.data import clean, prepare, simulate, sst, timestamps
 from sortk.cli.doctor import completion, doctor, print_version

@@ -5,6 +5,7 @@ What libsndfile cannot read goes through ffmpeg.py; containers.py checks that a 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import shutil
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,19 @@ def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = SAMPLE_R
     return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
 
 
+def import_torchaudio(purpose: str) -> ModuleType:
+    """Return torchaudio; ValueError in one sentence where it cannot be imported with the installed torch.
+
+    Only what can be left out may need it: diarize, transcribe, tune and score work without. That is why files are read
+    and resampled with soundfile and scipy, and why models/features.py computes the mel filters itself.
+    """
+    try:
+        return importlib.import_module("torchaudio")
+    except (ImportError, OSError, RuntimeError) as error:  # a library is missing, or built for another CUDA
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ValueError(
+            f"{purpose} needs torchaudio, which cannot be imported ({reason}); install torch and torchaudio that fit"
+        ) from None
 def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> None:
     """Write samples as they are, 32-bit floats."""
     with atomic_path(path) as temporary:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,13 @@ from sortk.formats.files import path_text, read_lines, resolve_path
 from sortk.formats.objects import entries
 from sortk.records import Segment, Word
 
+if TYPE_CHECKING:
+    import torch
+
 FULL_SCALE = 32768
 PEAK = 0.99  # a mixture that would clip is scaled down to this
 CLICK_SECONDS = 0.005  # an edge without room tone still fades over this much of the speech
+FILTER_ZEROS = 10  # samples of the lower rate to either side that a change of speed looks at
 CACHE_BYTES = 1024**3  # of decoded sources, a worker: 9 hours of 16 kHz speech
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".sph")
@@ -252,25 +256,26 @@ def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int |
 
 
 def change_speed(samples: Float32, speed: float) -> Float32:
-    """As a tape that runs faster or slower."""
+    """Return the samples as a tape that runs faster or slower plays them."""
     if speed == 1:
         return samples
-    from scipy.signal import resample_poly  # noqa: PLC0415 - slow to import, rarely needed
+    import torch  # noqa: PLC0415 - slow to import, rarely needed
 
-    up, down, taps = _speed_filter(speed)
-    resampled: Float32 = resample_poly(samples, up, down, window=taps)  # type: ignore[call-overload]  # stubs: no taps
-    return resampled.astype(np.float32, copy=False)
+    with torch.inference_mode():
+        resampled: Float32 = _speed_filter(speed)(torch.from_numpy(samples)).numpy()
+    return resampled
 
 
 @functools.lru_cache(maxsize=64)
-def _speed_filter(speed: float) -> tuple[int, int, Float32]:
-    """Rates, and the low-pass that resample_poly would design by itself, anew for every piece: most of its time."""
-    from scipy.signal import firwin  # noqa: PLC0415
-
+def _speed_filter(speed: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the resampling of a speed: its filter is computed once. Pieces of 2 to 8 seconds take 0.3 to 0.8 of the
+    time that scipy's resample_poly takes, short ones 1.3 times as long."""
+    torchaudio = audio.import_torchaudio("simulating with changed speeds")
     ratio = Fraction(speed).limit_denominator(100)
-    highest = max(ratio.denominator, ratio.numerator)
-    taps = firwin(20 * highest + 1, 1 / highest, window=("kaiser", 5.0))
-    return ratio.denominator, ratio.numerator, taps.astype(np.float32)
+    resample: Callable[[torch.Tensor], torch.Tensor] = torchaudio.transforms.Resample(
+        ratio.numerator, ratio.denominator, lowpass_filter_width=FILTER_ZEROS
+    )
+    return resample
 
 
 def _fade(samples: Float32, n_in: int, n_out: int) -> None:

@@ -125,3 +125,10 @@ def test_errors_are_sentences() -> None:
 def test_count_of_model_frames(n_samples: int, n_frames: int) -> None:
     assert count_frames(n_samples) == n_frames
     assert count_frames(torch.tensor([n_samples])).tolist() == [n_frames]
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_mel_filters_are_those_of_torchaudio(n_mels: int) -> None:
+    torchaudio = pytest.importorskip("torchaudio", exc_type=(ImportError, OSError, RuntimeError))
+    expected = torchaudio.functional.melscale_fbanks(257, 0.0, 8000.0, n_mels, 16000, "slaney", "slaney")
+    torch.testing.assert_close(mel_filters(n_mels), expected, atol=1e-6, rtol=0)

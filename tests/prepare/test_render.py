@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from sortk.prepare.render import (
     PlannedSpeaker,
     PlannedTurn,
     SourceAudio,
+    _speed_filter,
+    change_speed,
     find_clips,
     plan_from_json,
     plan_to_json,
@@ -143,3 +146,12 @@ def test_clips_are_those_of_the_manifest_or_all_files(tmp_path: Path) -> None:
     assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.5, 0.25)]
     with pytest.raises(ValueError, match="no such folder"):
         find_clips(tmp_path / "nowhere")
+
+
+def test_without_torchaudio_only_changed_speeds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.zeros(1600, np.float32)
+    monkeypatch.setitem(sys.modules, "torchaudio", None)  # import_module then raises ImportError
+    _speed_filter.cache_clear()
+    assert change_speed(samples, 1.0) is samples
+    with pytest.raises(ValueError, match=r"changed speeds needs torchaudio, which cannot be imported \(.*\); install"):
+        change_speed(samples, 1.1)
