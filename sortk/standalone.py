@@ -367,13 +367,13 @@ class Progress:
 def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
     """Draws who speaks when in the first sessions of a manifest."""
     from sortk.formats import manifest, rttm, seglst
-    from sortk.formats.files import atomic_text
+    from sortk.formats.files import atomic_text, check_file_name
     from sortk.report.timeline import draw_timeline
 
     for session in manifest.read(manifest_path)[:at_most]:
         segments = rttm.read(session.rttm_path) if session.rttm_path else []
         words = seglst.read(session.seglst_path) if session.seglst_path else []
-        with atomic_text(out / f"{session.session_id}.svg") as file:
+        with atomic_text(out / f"{check_file_name(session.session_id)}.svg") as file:
             file.write(draw_timeline(segments, words, session.duration, title=session.session_id))
 
 

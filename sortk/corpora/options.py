@@ -10,7 +10,7 @@ from sortk.corpora.ami import AmiOptions
 from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
 from sortk.corpora.splits import TEST, TRAIN, VALID
-from sortk.formats.files import is_token
+from sortk.formats.files import is_id
 from sortk.options import Options, option
 
 SET_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
@@ -31,7 +31,7 @@ class CorpusChoice(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in (name for names in self.sets.values() for name in names.split("+")):
-            if not is_token(name) or "/" in name or name == "sources":
+            if not is_id(name) or "/" in name or name.startswith(".") or name == "sources":
                 raise ValueError(f"{self.corpus}: a set cannot be called {name!r}: its manifest is <set>.jsonl")
 
     def sets_of(self, part: str) -> list[str]:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from sortk.formats import manifest, rttm, seglst, uem
+from sortk.formats.files import check_file_name
 from sortk.records import Region, RunJobs, Segment, Session
 
 MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
@@ -104,7 +105,7 @@ def write_sets(sets: Mapping[str, Sequence[Recorded]], out_dir: Path, run_jobs: 
 
 def write_session(out_dir: Path, recorded: Recorded) -> Session:
     """Writes what is known of one recording; returns its line of the manifest."""
-    name = recorded.session_id
+    name = check_file_name(recorded.session_id)
     rttm_path = out_dir / "rttm" / f"{name}.rttm"
     seglst_path = out_dir / "seglst" / f"{name}.json" if recorded.transcript else None
     uem_path = out_dir / "uem" / f"{name}.uem" if recorded.regions else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from sortk.formats.files import MAX_SECONDS, Lines, format_seconds, is_token, quote
+from sortk.formats.files import MAX_SECONDS, Lines, format_seconds, is_id, is_token, quote
 from sortk.records import Region, Segment
 
 
@@ -37,6 +37,8 @@ def check_name(kind: str, name: str) -> None:
     """ValueError for a name that would not come back as one field."""
     if not is_token(name):
         raise ValueError(f"{kind} {quote(name)} is empty or holds white space")
+    if not is_id(name):
+        raise ValueError(f"{kind} {quote(name)} holds control characters")
     if name.startswith((";", "\ufeff")):  # at the start of a line these would be a comment and a byte order mark
         raise ValueError(f"{kind} {quote(name)} starts with a character that columns cannot hold")
 

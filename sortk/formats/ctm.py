@@ -20,6 +20,7 @@ from sortk.formats.files import (
     Lines,
     ZeroDuration,
     atomic_text,
+    check_ids,
     check_span,
     is_token,
     parse_seconds,
@@ -46,6 +47,7 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
         if len(fields) > 5 and fields[5] != "NA":
             parse_seconds(path, number, "confidence", fields[5])  # else a word with a blank in it would pass
         speaker, channel = (fields[7], fields[1]) if len(fields) == 8 else (fields[1], "1")
+        check_ids(path, number, fields[0], speaker, channel)
         yield Segment(fields[0], speaker, start, end, fields[4], channel)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import math
 import os
+import re
 import reprlib
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -30,6 +33,9 @@ MAX_MESSAGE = 1000  # characters of an error
 
 MAX_UNPACKING = 100  # a .gz may unpack to as many times its size (tables of segments: 10 to 50 times),
 FREE_UNPACKED_BYTES = 16 << 20  # beyond this much
+
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""C0, DEL and C1: what a terminal obeys instead of showing it."""
 
 MAX_SECONDS = 1e9  # beyond thirty years a time is a mistake; below, a float still resolves microseconds
 
@@ -182,35 +188,66 @@ def is_token(text: str) -> bool:
     return text.split() == [text]
 
 
-def check_file_name(session_id: str, path: Path | None = None) -> str:
-    """Return the id; ValueError if a file of this name would be elsewhere or hidden. `path` is for the message."""
+def is_id(text: str) -> bool:
+    """Return whether the text can be an id: of a session, a speaker, an utterance."""
+    return is_token(text) and not CONTROL_CHARACTERS.search(text)
+
+
+def check_ids(path: Path, line: int | None, *ids: str) -> None:
+    """Raise a FormatError for an id with control characters; a word of a transcript may have them, by mistake."""
+    for name in ids:
+        if CONTROL_CHARACTERS.search(name):
+            raise FormatError(path, line, f"the id {quote(name)} holds control characters")
+
+
+def printable(text: str) -> str:
+    """Return the text as a terminal may show it: control characters as \\x1b; lines and tabs stay."""
+    return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] in "\n\t" else f"\\x{ord(found[0]):02x}", text)
+
+
+def check_file_name(name: str, path: Path | None = None, what: str = "session id") -> str:
+    """Return a name that came from outside; ValueError if a file of this name would be elsewhere or hidden.
+
+    `path`, where the name was found, and `what` it is are for the message.
+    """
     where = "" if path is None else f"{path}: "
-    if not session_id or "/" in session_id or "\0" in session_id:
-        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file")
-    if session_id.startswith("."):
-        raise ValueError(f"{where}session id {quote(session_id)} cannot be the name of a file: it starts with a dot")
-    return session_id
+    if not name or "/" in name or CONTROL_CHARACTERS.search(name):
+        raise ValueError(f"{where}{what} {quote(name)} cannot be the name of a file")
+    if name.startswith("."):
+        raise ValueError(f"{where}{what} {quote(name)} cannot be the name of a file: it starts with a dot")
+    return name
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not.
 
+    A link stays a link: the file that it names is written. A device or a pipe (/dev/stdout, a FIFO, `>(command)`) is
+    sent what was written, when the block has ended well.
     An OSError that names the yielded path, or no file at all (a full disk), names `path` instead.
     """
-    if path.is_dir():
+    target = follow_links(path)
+    if target.is_dir():
         raise IsADirectoryError(f"{path}: is a folder, not a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    to_file = not _is_open_file(target) and (not target.exists() or target.is_file())
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        if to_file:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        folder = target.parent if to_file else None  # None: that of temporary files
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # last: who wrote it may have put another file in its place
-        temporary.replace(path)
+        if to_file:
+            temporary.chmod(0o666 & ~_umask())  # last: who wrote it may have put another file in its place
+            temporary.replace(target)
+        else:
+            with temporary.open("rb") as source, _open_to_send(target) as sink:
+                shutil.copyfileobj(source, sink)
+            temporary.unlink()
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
@@ -218,6 +255,28 @@ def atomic_path(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno and str(error.filename or name) == name:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def follow_links(path: Path) -> Path:
+    """Return what the links at `path` name in the end; a file that a process has open (/dev/stdout) as /proc has it."""
+    for _ in range(40):  # as many as the kernel follows
+        if _is_open_file(path) or not path.is_symlink():
+            return path
+        path = path.parent.resolve() / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _is_open_file(path: Path) -> bool:
+    # Such a link can be opened, but what it says, pipe:[1234], is not a path. What it names must not be replaced: the
+    # shell that has opened it, or appends to it, would not notice.
+    return path.name.isdecimal() and re.fullmatch(r"/proc/\d+/fd|/dev/fd", str(path.parent.resolve())) is not None
+
+
+def _open_to_send(target: Path) -> IO[bytes]:
+    """Open a device, a pipe, or a file that is open already, which is written on from where it is."""
+    if _is_open_file(target) and target.parent.resolve() == Path("/proc/self/fd").resolve():
+        return os.fdopen(os.dup(int(target.name)), "wb")
+    return os.fdopen(os.open(target, os.O_WRONLY | os.O_NOCTTY), "wb")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from sortk.formats.files import (
     FormatError,
     absolute_path,
     atomic_text,
+    check_ids,
     check_span,
     format_seconds,
     is_file,
@@ -88,6 +89,7 @@ def _table(path: Path, optional: bool = False) -> Table:
         if not line.strip():
             continue
         key, *value = line.split(None, 1)
+        check_ids(path, number, key)
         if key in rows:
             raise FormatError(path, number, f"{quote(key)} stands in line {rows[key].line} already")
         rows[key] = Row(number, value[0].strip() if value else "")
@@ -142,6 +144,7 @@ def _segment(span: Span, utt2spk: Table, text: Table) -> Segment:
     row = utt2spk.rows[span.utterance]
     if not is_token(row.value):
         raise FormatError(utt2spk.path, row.line, f"an utterance has one speaker, not {quote(row.value)}")
+    check_ids(utt2spk.path, row.line, row.value)
     words = text.rows[span.utterance].value if text.rows else ""
     return Segment(span.recording, row.value, span.start, span.end, words)
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sortk.formats.files import FormatError, Lines, atomic_text, is_token, parse_seconds, quote, resolve_path
+from sortk.formats.files import (
+    CONTROL_CHARACTERS,
+    FormatError,
+    Lines,
+    atomic_text,
+    is_id,
+    is_token,
+    parse_seconds,
+    quote,
+    resolve_path,
+)
 
 Value = TypeVar("Value")
 
@@ -82,10 +92,11 @@ class Entry:
         return value
 
     def name(self, key: str) -> str | None:
-        """Text that can be an id in every format: not empty, no white space."""
+        """Text that can be an id in every format: not empty, no white space, no control characters."""
         value = self.text(key)
-        if value is not None and not is_token(value):
-            raise self.error(f"{key} is empty or holds white space: {quote(value)}")
+        if value is not None and not is_id(value):
+            fault = "is empty or holds white space" if not is_token(value) else "holds control characters"
+            raise self.error(f"{key} {fault}: {quote(value)}")
         return value
 
     def seconds(self, key: str) -> float | None:
@@ -144,5 +155,5 @@ def write_lines(path: Path, values: Iterable[Any], parse: Callable[[Lines, Path]
 
 
 def id_of(audio: Path) -> str:
-    """The name that an audio file gives to what is in it: its stem, blanks replaced."""
-    return "_".join(audio.stem.split())
+    """The name that an audio file gives to what is in it: its stem, blanks and control characters replaced."""
+    return CONTROL_CHARACTERS.sub("_", "_".join(audio.stem.split()))

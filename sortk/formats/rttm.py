@@ -17,6 +17,7 @@ from sortk.formats.files import (
     Lines,
     ZeroDuration,
     atomic_text,
+    check_ids,
     check_span,
     parse_seconds,
     quote,
@@ -52,6 +53,7 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
             continue
         if not 8 <= len(fields) <= 10:
             raise FormatError(path, number, f"a SPEAKER line has 8 to 10 fields, not {len(fields)}")
+        check_ids(path, number, fields[1], fields[7], fields[2])
         start = parse_seconds(path, number, "start", fields[3])
         duration = parse_seconds(path, number, "duration", fields[4])
         # Sums of decimal fractions miss the decimal grid by a hair; rounding puts the end back on it.

@@ -20,11 +20,13 @@ from typing import Any, Literal
 
 from sortk.formats import columns
 from sortk.formats.files import (
+    CONTROL_CHARACTERS,
     MAX_SECONDS,
     FormatError,
     Lines,
     ZeroDuration,
     atomic_text,
+    check_ids,
     parse_seconds,
     quote,
     read_lines,
@@ -67,9 +69,13 @@ def _plain_segment(item: Any) -> Segment | None:
         return None
     if not (type(start) is type(end) is float and type(session_id) is type(speaker) is type(words) is str):
         return None
-    if "channel" in item or not (0 <= start < end <= MAX_SECONDS and session_id.strip() and speaker.strip()):
+    if "channel" in item or not (0 <= start < end <= MAX_SECONDS and _is_name(session_id) and _is_name(speaker)):
         return None
     return Segment(session_id, speaker, start, end, words)
+
+
+def _is_name(text: str) -> bool:
+    return text.isprintable() and bool(text.strip())
 
 
 def _segment(entry: Entry, zero_duration: ZeroDuration, untimed: Untimed) -> Segment:
@@ -101,6 +107,7 @@ def _name(entry: Entry, key: str) -> str:
     name = entry.need(entry.text, key)
     if not name.strip():
         raise entry.error(f"{key} is empty")
+    check_ids(entry.path, entry.line, name)
     return name
 
 
@@ -143,4 +150,6 @@ def _entry_text(segment: Segment) -> str:
 def _json_name(name: str) -> str:
     if not name.strip():
         raise ValueError("a session id or a speaker is empty")
+    if CONTROL_CHARACTERS.search(name):
+        raise ValueError(f"the id {quote(name)} holds control characters")
     return _json_text(name)

@@ -18,6 +18,7 @@ from sortk.formats.files import (
     Lines,
     ZeroDuration,
     atomic_text,
+    check_ids,
     check_span,
     format_seconds,
     parse_seconds,
@@ -36,6 +37,7 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
     for number, fields in columns.rows(lines, max_splits=5):
         if len(fields) < 5:
             raise FormatError(path, number, f"an STM line has at least 5 fields, not {len(fields)}")
+        check_ids(path, number, *fields[:3])
         start = parse_seconds(path, number, "start", fields[3])
         end = parse_seconds(path, number, "end", fields[4])
         check_span(path, number, start, end, zero_duration)

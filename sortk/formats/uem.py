@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sortk.formats import columns
-from sortk.formats.files import FormatError, Lines, atomic_text, check_span, format_seconds, parse_seconds, read_lines
+from sortk.formats.files import (
+    FormatError,
+    Lines,
+    atomic_text,
+    check_ids,
+    check_span,
+    format_seconds,
+    parse_seconds,
+    read_lines,
+)
 from sortk.records import Region
 
 
@@ -25,6 +34,7 @@ def parse(lines: Lines, path: Path) -> Iterator[Region]:
     for number, fields in columns.rows(lines):
         if len(fields) != 4:
             raise FormatError(path, number, f"a UEM line has 4 fields, not {len(fields)}")
+        check_ids(path, number, *fields[:2])
         start = parse_seconds(path, number, "start", fields[2])
         end = parse_seconds(path, number, "end", fields[3])
         check_span(path, number, start, end)

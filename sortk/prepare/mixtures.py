@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sortk.formats import audio, ctm, manifest, rttm, seglst
-from sortk.formats.files import atomic_text
+from sortk.formats.files import atomic_text, check_file_name
 from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
 from sortk.records import RunJobs, Session
 from sortk.spans import Activity, measure_activity
@@ -70,7 +70,7 @@ def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJ
 
 
 def _simulate_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
-    paths = SessionPaths(folder, mixer.session_id(index))
+    paths = SessionPaths(folder, check_file_name(mixer.session_id(index)))
     if paths.plan.exists():
         plan = plan_from_json(json.loads(paths.plan.read_text(encoding="utf-8")), paths.plan)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
@@ -42,11 +43,16 @@ def draw_timeline(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             'font-family="system-ui, sans-serif" font-size="12">',
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#222222">{escape(title)}</text>',
+            f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#222222">{_escape(title)}</text>',
             *body,
             "</svg>\n",
         ]
     )
+
+
+def _escape(text: str) -> str:
+    """Return the text for SVG, which is XML: not even by a number can it hold control characters."""
+    return escape(re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text))
 
 
 class _Picture:
@@ -75,7 +81,7 @@ class _Picture:
         for speaker in self.row_of:
             y = self.y(speaker) + BAR / 2 + 4
             name = speaker if len(speaker) <= NAME_LETTERS else speaker[: NAME_LETTERS - 1] + "…"
-            yield f'<text x="{LEFT - 10}" y="{y:.1f}" text-anchor="end" fill="#222222">{escape(name)}</text>'
+            yield f'<text x="{LEFT - 10}" y="{y:.1f}" text-anchor="end" fill="#222222">{_escape(name)}</text>'
 
     def bars(self, segments: Iterable[Segment]) -> Iterator[str]:
         for segment in segments:
@@ -97,7 +103,7 @@ class _Picture:
             squeeze = (
                 f' textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs"' if len(word.text) * LETTER > room else ""
             )
-            yield f'<text {place}{squeeze} fill="#ffffff">{escape(word.text)}</text>'
+            yield f'<text {place}{squeeze} fill="#ffffff">{_escape(word.text)}</text>'
 
     def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
         width = (end - start) * self.scale

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sortk.formats import posteriors, rttm, seglst
-from sortk.formats.files import atomic_text, read_lines
+from sortk.formats.files import atomic_text, check_file_name, read_lines
 from sortk.formats.objects import encode, entries
 from sortk.formats.postprocess import Postprocess
 from sortk.inference.diarize import POOL, unfinished_pools
@@ -156,7 +156,7 @@ def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Sessio
     texts = _read_texts(path) if path.exists() else {}
     missing = unfinished_pools(samples, lambda sample: sample.session_id in texts)
     for n_done, (sample, text, words) in enumerate(transcriber.transcribe_samples(missing), start=1):
-        seglst.write(folder / f"{sample.session_id}.json", words)
+        seglst.write(folder / f"{check_file_name(sample.session_id)}.json", words)
         texts[sample.session_id] = text
         if n_done % POOL == 0 or n_done == len(missing):
             _write_texts(path, texts)

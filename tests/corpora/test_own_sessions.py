@@ -135,3 +135,40 @@ def test_the_command(tmp_path: Path) -> None:
     write_text(tmp_path / "in" / "0.rttm", RTTM.format(0) + RTTM.format(0).replace("ann", "carl"))
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1 and "changed" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["../../victim/precious", "{}/victim/precious", "..\\u001b", "a\\u001b[31mb"])
+def test_a_session_id_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    for path in (victim / "precious.rttm", victim / "precious.json"):
+        write_text(path, "by hand")
+    write_audio(tmp_path / "a.wav", 3.0)
+    session_id = json.loads(f'"{name.format(tmp_path)}"')
+    write_text(tmp_path / "1.rttm", RTTM.format("a"))
+    line = {"session_id": session_id, "audio_filepath": "a.wav", "rttm_filepath": "1.rttm", "duration": 3.0}
+    write_text(tmp_path / "evil.jsonl", json.dumps(line))
+    command = [
+        "prepare",
+        "sessions",
+        "--corpus-dir",
+        str(tmp_path / "evil.jsonl"),
+        "--out",
+        str(tmp_path / "out" / "o"),
+    ]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1 and "\x1b" not in result.output
+    assert "cannot be the name of a file" in result.output or "holds control characters" in result.output
+    assert {path.read_text() for path in victim.iterdir()} == {"by hand"}
+
+
+def test_a_key_of_kaldi_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_audio(tmp_path / "a.wav", 3.0)
+    write_text(data / "wav.scp", f"../../victim {tmp_path / 'a.wav'}\n")
+    write_text(data / "segments", "u ../../victim 0.0 1.0\n")
+    write_text(data / "utt2spk", "u ann\n")
+    result = CliRunner().invoke(
+        main, ["prepare", "sessions", "--corpus-dir", str(data), "--out", str(tmp_path / "out" / "o")]
+    )
+    assert result.exit_code == 1 and "'../../victim' cannot be the name of a file" in result.output
+    assert not list(tmp_path.rglob("victim*"))

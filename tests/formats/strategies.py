@@ -16,9 +16,9 @@ def _is_name(text: str) -> bool:
     return text.split() == [text] and not text.startswith((";", "\ufeff"))
 
 
-characters = st.characters(codec="utf-8", exclude_characters="\0")
-names = st.text(characters, min_size=1, max_size=8).filter(_is_name)
-words = st.text(characters, min_size=1, max_size=6).filter(_is_name)
+printed = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])
+names = st.text(printed, min_size=1, max_size=8).filter(_is_name)
+words = st.text(printed, min_size=1, max_size=6).filter(_is_name)
 texts = st.lists(words, max_size=4).map(" ".join)
 labels = st.sampled_from(["<o,f0,male>", "<NA>", "<>", "<spk0>"])
 texts_with_labels = st.lists(words | labels, max_size=4).map(" ".join)

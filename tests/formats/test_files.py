@@ -6,9 +6,11 @@ import gzip
 import os
 import pickle
 import resource
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -223,3 +225,106 @@ print(path_text(Path("a"), Path("b/c/d/e")))
 def test_quote_cuts_what_is_too_long_to_read() -> None:
     assert len(files.quote("x" * 10**6)) < 100
     assert len(files.quote([[["x"] * 1000] * 1000] * 1000)) < 1000
+
+
+def write_text(path: Path, text: str) -> None:
+    with files.atomic_text(path) as file:
+        file.write(text)
+
+
+def test_a_device_is_written_into_and_stays_a_device(tmp_path: Path) -> None:
+    null, link = tmp_path / "null", tmp_path / "link"
+    try:
+        os.mknod(null, stat.S_IFCHR | 0o666, Path(os.devnull).stat().st_rdev)
+        null.read_bytes()
+    except OSError:
+        pytest.skip("only root makes devices, and not on every disk")
+    link.symlink_to("null")
+    for path in (null, link):
+        write_text(path, "hello\n")
+    assert null.is_char_device() and link.is_symlink() and sorted(tmp_path.iterdir()) == [link, null]
+
+
+def test_a_full_device_is_named(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_text(full, "hello\n")
+    assert caught.value.filename == str(full) and full.is_symlink()
+
+
+def test_the_reader_of_a_pipe_gets_what_is_written(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE, text=True) as reader:
+        write_text(fifo, "hello\n")
+        assert reader.communicate(timeout=10)[0] == "hello\n"
+    assert fifo.is_fifo() and list(tmp_path.iterdir()) == [fifo]
+
+
+def test_a_link_stays_and_the_file_that_it_names_is_replaced_at_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    target, link, chain = tmp_path / "a" / "file", tmp_path / "b" / "link", tmp_path / "b" / "chain"
+    link.symlink_to("../a/file")
+    chain.symlink_to("link")
+    write_text(chain, "made\n")  # there was nothing at its end
+    with pytest.raises(ValueError, match="stop"), files.atomic_text(link) as file:
+        file.write("half")
+        raise ValueError("stop")
+    assert target.read_text() == "made\n" and list((tmp_path / "a").iterdir()) == [target]
+    write_text(link, "again\n")
+    assert target.read_text() == "again\n" and link.is_symlink() and chain.is_symlink()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="Too many levels"):
+        write_text(tmp_path / "loop", "")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from sortk.formats.files import atomic_text
+for path in sys.argv[1:]:
+    with atomic_text(Path(path)) as file:
+        file.write(f"to {path}\\n")
+"""
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"])
+def test_standard_output_by_its_name(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-c", WRITER, name, name]
+    piped = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert piped.stdout == f"to {name}\n" * 2
+    with (tmp_path / "log").open("a") as log:  # of a shell that appends: nothing of it is lost
+        log.write("before\n")
+        log.flush()
+        subprocess.run(command, stdout=log, check=True)
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == f"before\nto {name}\nto {name}\nafter\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_process_substitution(tmp_path: Path) -> None:
+    script = f"{sys.executable} -c '{WRITER}' >(cat > {tmp_path / 'sunk'}); wait"
+    subprocess.run(["bash", "-c", script], check=True)
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "sunk").exists() or not (tmp_path / "sunk").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert (tmp_path / "sunk").read_text().startswith("to /dev/fd/")
+
+
+def test_a_long_name_has_room_for_its_temporary_one(tmp_path: Path) -> None:
+    write_text(tmp_path / ("x" * 250), "hello\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["x" * 250]
+
+
+@pytest.mark.parametrize("name", ["", "../x", "/etc/x", "a/b", ".hidden", "..", "a\0", "a\nb", "\x1b[31m", "a\x9b"])
+def test_names_that_would_be_files_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError, match=r"in\.jsonl: session id .* cannot be the name of a file"):
+        files.check_file_name(name, Path("in.jsonl"))
+    assert files.check_file_name("a..b ü") == "a..b ü"
+
+
+def test_control_characters_are_shown_not_obeyed() -> None:
+    assert files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü") == "a\\x1b]0;x\\x07\tb\nc\\x9b\\x0d\\x7f ü"

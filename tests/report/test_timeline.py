@@ -36,3 +36,9 @@ def test_words_are_written_into_short_sessions_only() -> None:
 
 def test_nothing_to_draw_is_still_a_picture() -> None:
     assert shapes(draw_timeline([], duration=None), "rect")
+
+
+def test_control_characters_leave_the_picture_well_formed() -> None:
+    word = Segment("x", "b\x1b", 1.0, 2.0, "hello\x07\ufffe")
+    texts = {text.text for text in shapes(draw_timeline([word], [word], title="a\x9b\0b"), "text")}
+    assert {"b�", "hello��", "a��b"} <= texts
