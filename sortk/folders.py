@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -33,6 +34,12 @@ from sortk.locks import find_writer, hold_for_writing
 
 log = logging.getLogger(__name__)
 
+REMOVING = ".removing.json"
+"""The name of the marker of a folder that is being removed."""
+
+MARKERS = (".started.json", "done.json", ".done.json", REMOVING)
+"""Files that show that sortk has made a folder; all have the content of done.json."""
+
 State = Literal["done", "stale", "partial", "missing"]
 
 
@@ -44,17 +51,22 @@ class Folder:
     marker: str = "done.json"  # hidden (.done.json) where the folder's own files are *.json
 
     @property
+    def place(self) -> Path:
+        """Where the folder is: if `final` is a link, as to a larger disk, what it names. The link stays."""
+        return Path(os.path.realpath(self.final)) if self.final.is_symlink() else self.final
+
+    @property
     def partial(self) -> Path:
-        return self.final.with_name(self.final.name + ".partial")
+        return self.place.with_name(self.place.name + ".partial")
 
     @property
     def replaced(self) -> Path:
         """Where an older result waits for the moment between two renames."""
-        return self.final.with_name(self.final.name + ".replaced")
+        return self.place.with_name(self.place.name + ".replaced")
 
     @property
     def lock(self) -> Path:
-        return self.final.with_name(f".{self.final.name}.lock")
+        return self.place.with_name(f".{self.place.name}.lock")
 
     @property
     def done(self) -> Path:
@@ -123,10 +135,11 @@ class Identity:
 
 
 def settings_of(options: Any) -> Any:
-    """Options as `dataclasses.asdict` gives them, without those that are hashed only if they are set and are not."""
+    """Options as `dataclasses.asdict` gives them, without those that are hashed only if they are set and are not, and
+    with secret ones as if they were not set."""
     if dataclasses.is_dataclass(options):
         return {
-            field.name: settings_of(getattr(options, field.name))
+            field.name: field.default if field.metadata.get("secret") else settings_of(getattr(options, field.name))
             for field in dataclasses.fields(options)
             if getattr(options, field.name) or not field.metadata.get("hash_only_if_set")
         }
@@ -173,8 +186,8 @@ def build_folder(
     missing there. Files name each other by relative paths inside `root` (the folder itself by default), so that it can
     be moved, and by absolute paths outside.
     """
-    _check_is_ours(folder)
-    folder.final.parent.mkdir(parents=True, exist_ok=True)
+    _check_can_be_replaced(folder)
+    folder.place.parent.mkdir(parents=True, exist_ok=True)
     with hold_for_writing(folder.lock, identity.title):
         _undo_interrupted_rename(folder)
         status = inspect_folder(folder, identity)
@@ -185,6 +198,7 @@ def build_folder(
             raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
         if status.state != "partial" or force:
             _remove(folder.partial)
+        _check_no_links(folder)
         _remove_leftovers(folder)
         write_json(folder.started, identity.marker())
         verb = "goes on" if status.state == "partial" else "starts"
@@ -194,7 +208,7 @@ def build_folder(
             with relative_within(root or folder.partial):
                 work(folder.partial)
             if folder.jobs.exists():
-                _remove(folder.jobs)
+                shutil.rmtree(folder.jobs)
                 _remove_leftovers(folder)
             _mark_done(folder, time.monotonic() - began)
             log.info("%s: done in %.1f s: %s", identity.title, time.monotonic() - began, folder.final)
@@ -228,35 +242,86 @@ def _mark_done(folder: Folder, seconds: float) -> None:
 
 
 def _give_final_name(folder: Folder) -> None:
-    if folder.final.exists():
+    if folder.place.exists():
         _remove(folder.replaced)
-        folder.final.rename(folder.replaced)
-    folder.partial.rename(folder.final)
+        folder.place.rename(folder.replaced)
+    folder.partial.rename(folder.place)
     _remove(folder.replaced)
 
 
 def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+    """Remove a folder of ours. A kill leaves it under a marker that says so: it is neither done nor can it go on."""
+    if not path.exists():
+        return
+    removing = path / REMOVING
+    for marker in (path / name for name in MARKERS):
+        if marker.is_file():
+            marker.replace(removing)
+    for child in path.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child != removing:
+            child.unlink()
+    removing.unlink(missing_ok=True)
+    path.rmdir()
 
 
 def _undo_interrupted_rename(folder: Folder) -> None:
     """A kill between the two renames of `_give_final_name` leaves the new result complete under its partial name."""
     if (folder.partial / folder.done.name).exists():
-        if folder.final.exists() and not folder.replaced.exists():
-            folder.final.rename(folder.replaced)
-        folder.partial.rename(folder.final)
-    elif folder.replaced.exists() and not folder.final.exists():
-        folder.replaced.rename(folder.final)
+        if folder.place.exists() and not folder.replaced.exists():
+            folder.place.rename(folder.replaced)
+        folder.partial.rename(folder.place)
+    elif (folder.replaced / folder.done.name).exists() and not folder.place.exists():
+        folder.replaced.rename(folder.place)
     _remove(folder.replaced)
 
 
-def _check_is_ours(folder: Folder) -> None:
-    """Never replace a folder that holds something else."""
-    if folder.final.is_dir() and (folder.done.exists() or not any(folder.final.iterdir())):
-        return
-    if folder.final.exists():
+def _check_can_be_replaced(folder: Folder) -> None:
+    """Raise a ValueError if a name that the work needs holds something that is not ours, or cannot be renamed."""
+    if folder.final.is_symlink() and not folder.place.parent.is_dir():
+        raise ValueError(f"{folder.final} is a link to {folder.place}, but there is no folder {folder.place.parent}")
+    if _is_mount_point(folder.place):
+        raise ValueError(f"{folder.final} is a mount point, which cannot be renamed; choose a folder in it")
+    if not _is_ours(folder.place):
         raise ValueError(f"{folder.final} exists and was not made by sortk (no done.json); choose another folder")
+    for path in (folder.partial, folder.replaced):
+        if path.is_symlink() or not _is_ours(path):
+            raise ValueError(
+                f"{path} exists and was not made by sortk, which needs this name for {folder.final}; move it away, or "
+                "choose another folder"
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a folder is missing, empty, or has a marker of sortk's own, perhaps only a half-written one."""
+    if not path.exists():
+        return True
+    if not path.is_dir():
+        return False
+    for marker in (path / name for name in MARKERS):
+        content = _read_marker(marker)
+        if content is not None and {"made_by", "key", "settings", "inputs"} <= content.keys():
+            return True
+    return all(child.name.startswith("..started.json.") for child in path.iterdir())
+
+
+def _is_mount_point(path: Path) -> bool:
+    if path.is_mount():
+        return True
+    try:  # a folder that is mounted from the same disk is told from others by the kernel alone
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    escaped = re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", os.path.realpath(path))
+    return any(line.split()[4] == escaped for line in lines)
+
+
+def _check_no_links(folder: Folder) -> None:
+    """Raise a ValueError if an unfinished folder, which may come from elsewhere, would have us write elsewhere."""
+    for path in folder.partial.rglob("*"):
+        if path.is_symlink() and not path.is_relative_to(folder.jobs):  # submitit makes links
+            raise ValueError(f"{path} is a link, and sortk makes none there; remove it, or the folder {folder.partial}")
 
 
 def _remove_leftovers(folder: Folder) -> None:

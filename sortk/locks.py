@@ -6,14 +6,17 @@ The kernel releases a lock when its process ends, however it ends: none can be l
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+MAX_HOLDER_CHARACTERS = 200
 PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; that is no reason to refuse a run
 
 
@@ -49,20 +52,20 @@ def hold_for_reading(path: Path, title: str) -> Iterator[None]:
 
 def clear_left(path: Path) -> None:
     """Removes the file that a killed process has left; not if somebody holds it."""
-    with contextlib.suppress(OSError), path.open("r", encoding="utf-8") as file:
+    with contextlib.suppress(OSError, ValueError), _open(path, os.O_RDONLY) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else it is another's by now
+        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):  # else it is another's by now
             path.unlink()
 
 
 def find_writer(path: Path) -> str:
     """Who writes right now; empty if nobody does."""
     try:
-        with path.open("r", encoding="utf-8") as file:
+        with _open(path, os.O_RDONLY) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _read_holder(path)
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return ""
 
@@ -70,7 +73,7 @@ def find_writer(path: Path) -> str:
 def _open_locked(path: Path, kind: int, title: str) -> IO[str]:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,12 +83,27 @@ def _open_locked(path: Path, kind: int, title: str) -> IO[str]:
             time.sleep(0.05)
             continue
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
                 return file
         file.close()  # its last holder has removed it in the meantime
 
 
+def _open(path: Path, flags: int) -> IO[str]:
+    """Open a lock; ValueError if it is a link, or anything but a file of one name: what it is would be emptied."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO) or path.is_dir():
+            raise ValueError(f"{path} should be a lock, but is not a file; remove it") from None
+        raise
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:  # 0: its last holder has just removed it
+        return os.fdopen(handle, "r" if flags == os.O_RDONLY else "a+", encoding="utf-8", errors="replace")
+    os.close(handle)
+    raise ValueError(f"{path} should be a lock, but is not a file of its own; remove it")
+
+
 def _read_holder(path: Path) -> str:
-    with contextlib.suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8") or "another process, or is being read by one"
+    with contextlib.suppress(OSError, ValueError), _open(path, os.O_RDONLY) as file:
+        return file.read(MAX_HOLDER_CHARACTERS) or "another process, or is being read by one"
     return "another process"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,3 +216,116 @@ def test_files_that_jobs_may_be_writing_are_left_alone_until_the_end(tmp_path: P
 
     assert build_folder(folder, identity, go_on)
     assert {path.name for path in folder.final.rglob("*") if path.is_file()} == {"done.json", "stage.log", "usage.json"}
+
+
+@pytest.mark.parametrize("suffix", ["", ".partial", ".replaced"])
+def test_folders_of_the_users_own_are_never_removed(tmp_path: Path, suffix: str) -> None:
+    own = tmp_path / f"out{suffix}"
+    own.mkdir()
+    (own / "done.json").write_text('{"hello": 1}')
+    (own / "annotations.rttm").write_text("by hand")
+    for force in (False, True):
+        with pytest.raises(ValueError, match=f"out{suffix} exists and was not made by sortk"):
+            build_folder(Folder(tmp_path / "out"), FIRST, must_not_run, force)
+    assert [path.name for path in tmp_path.iterdir()] == [own.name]
+    assert (own / "annotations.rttm").read_text() == "by hand"
+
+
+CLEARING = """
+import os, shutil, signal, sys
+from pathlib import Path
+from sortk.folders import Folder, Identity, build_folder
+left, unlink = [int(sys.argv[2])], os.unlink
+def count(event, arguments):
+    if event in ("os.remove", "os.rmdir"):
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+sys.addaudithook(count)
+build_folder(Folder(Path(sys.argv[1])), Identity("toy", {}, {}), lambda out: None, force=True)
+"""
+
+
+@pytest.mark.parametrize("n_removed", [0, 1, 3, 6, 7, 8, 9])
+def test_a_kill_while_an_unfinished_folder_is_cleared_is_noticed(tmp_path: Path, n_removed: int) -> None:
+    folder, identity, names = Folder(tmp_path / "out"), Identity("toy", {}, {}), [f"{n}.txt" for n in range(6)]
+
+    def work(out: Path) -> None:
+        for name in names:
+            if not (out / "text" / name).exists():
+                (out / "text").mkdir(exist_ok=True)
+                (out / "text" / name).touch()
+
+    def be_killed(out: Path) -> None:
+        work(out)
+        raise KeyboardInterrupt
+
+    def go_on(out: Path) -> None:
+        assert not (out / "text").exists() or len(list((out / "text").iterdir())) == 6
+        work(out)
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(folder, identity, be_killed)
+    killed = subprocess.run([sys.executable, "-c", CLEARING, str(folder.final), str(n_removed)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert build_folder(folder, identity, go_on)
+    assert sorted(path.name for path in (folder.final / "text").iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_is_a_link_is_made_where_the_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "out").symlink_to("big/data")
+    folder = Folder(tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(folder, FIRST, raise_interrupt)
+    assert (tmp_path / "big" / "data.partial" / "result.txt").exists()
+    assert build_folder(folder, FIRST, fill) and not build_folder(folder, FIRST, must_not_run)
+    assert build_folder(folder, FIRST, fill, force=True)
+    assert folder.final.is_symlink() and inspect_folder(folder, FIRST).state == "done"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "out"]
+    assert [path.name for path in (tmp_path / "big").iterdir()] == ["data"]
+
+
+def raise_interrupt(out: Path) -> None:
+    fill(out)
+    raise KeyboardInterrupt
+
+
+def test_places_that_cannot_be_replaced_are_named_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "unmounted").symlink_to("nowhere/data")
+    with pytest.raises(ValueError, match=r"unmounted is a link to .*nowhere/data, but there is no folder .*nowhere"):
+        build_folder(Folder(tmp_path / "unmounted"), FIRST, must_not_run)
+    with pytest.raises(ValueError, match="/proc is a mount point, which cannot be renamed; choose a folder in it"):
+        build_folder(Folder(Path("/proc")), FIRST, must_not_run)
+    (tmp_path / "out.partial").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"out\.partial exists and was not made by sortk"):
+        build_folder(Folder(tmp_path / "out"), FIRST, must_not_run)
+
+
+def test_a_folder_that_is_mounted_from_the_same_disk(tmp_path: Path) -> None:
+    script = f"""
+mkdir 'a b' data && mount --bind data 'a b' || exit 77
+{sys.executable} -c 'from pathlib import Path
+from sortk.folders import Folder, Identity, build_folder
+build_folder(Folder(Path("a b")), Identity("toy", {{}}, {{}}), lambda out: None)'
+"""
+    if not shutil.which("unshare"):
+        pytest.skip("there is no unshare here")
+    command = ["unshare", "--mount", "bash", "-c", script]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if ended.returncode == 77 or "unshare failed" in ended.stderr or "Operation not permitted" in ended.stderr:
+        pytest.skip("this user may not mount")
+    assert "a b is a mount point, which cannot be renamed" in ended.stderr
+
+
+def test_a_link_in_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
+    folder, thesis = Folder(tmp_path / "out"), tmp_path / "thesis.tex"
+    thesis.write_text("forty pages")
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(folder, FIRST, raise_interrupt)
+    (folder.partial / "result.txt").unlink()
+    (folder.partial / "result.txt").symlink_to(thesis)
+    with pytest.raises(ValueError, match=r"result\.txt is a link, and sortk makes none there"):
+        build_folder(folder, FIRST, fill)
+    assert thesis.read_text() == "forty pages" and build_folder(folder, FIRST, fill, force=True)

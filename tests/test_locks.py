@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sortk.locks import find_writer, hold_for_reading, hold_for_writing
+from sortk.locks import clear_left, find_writer, hold_for_reading, hold_for_writing
 
 
 def test_a_writer_is_alone_and_clears_up(tmp_path: Path) -> None:
@@ -62,3 +63,25 @@ def test_somebody_who_looks_does_not_keep_a_writer_out(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_written_can_be_read(tmp_path: Path) -> None:
     with hold_for_reading(tmp_path / "nowhere" / ".x.lock", "stage 1"):
         pass
+
+
+def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path: Path) -> None:
+    thesis, missing = tmp_path / "thesis.tex", tmp_path / "missing"
+    thesis.write_text("forty pages")
+    for number, make in enumerate(
+        (
+            lambda lock: lock.symlink_to(thesis),
+            lambda lock: lock.symlink_to(missing),
+            lambda lock: lock.hardlink_to(thesis),
+            os.mkfifo,
+            Path.mkdir,
+        )
+    ):
+        lock = tmp_path / f".{number}.lock"
+        make(lock)
+        for hold in (hold_for_writing, hold_for_reading):
+            with pytest.raises(ValueError, match=rf"\.{number}\.lock should be a lock"), hold(lock, "stage 8"):
+                pass
+        clear_left(lock)
+        assert find_writer(lock) == "" and os.path.lexists(lock)
+    assert thesis.read_text() == "forty pages" and not missing.exists()
