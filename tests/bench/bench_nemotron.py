@@ -50,9 +50,8 @@ def main() -> None:
         for preset in LATENCIES:
             seconds = measure_step(model, model.presets[preset])
             factor = seconds / (model.presets[preset].chunk * FRAME_SECONDS)
-            print(
-                f"latency {preset} s, cache and FIFO full: real-time factor {factor:.2f}, so {math.ceil(factor)} cores"
-            )
+            n_cores = math.ceil(factor)
+            print(f"latency {preset} s, cache and FIFO full: real-time factor {factor:.2f}, {n_cores} cores")
 
 
 @torch.inference_mode()

@@ -19,13 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sortk.cli import main
+from sortk.formats import posteriors
 from sortk.formats.files import FormatError
 from sortk.formats.rttm import read as read_rttm
-from sortk.inference.diarize import DiarizeOptions, Diarizer, load
+from sortk.inference.diarize import DiarizeOptions, Diarizer, load, write_posteriors
 from sortk.inference.export import Session as OnnxSession
 from sortk.inference.export import write_graph
 from sortk.inference.live import diarize_pcm
-from sortk.inference.load import load_diarizer
+from sortk.inference.load import load_diarizer, read_frame_seconds
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.nemo_names import NEMOTRON_NAMES, name_tensor
@@ -402,3 +403,11 @@ def test_options_survive_json() -> None:
     assert NemotronOptions.from_json(json.loads(json.dumps(asdict(options)))) == options
     with pytest.raises(ValueError, match="d_model 100 must be a multiple of twice n_heads 8"):
         NemotronOptions(d_model=100)
+
+
+def test_tuning_reads_its_frame_length(tmp_path: Path) -> None:
+    """Posteriors of 330 rows are 3.3 s: of 80 ms they would be 26.4 s, which the session does not have."""
+    write_posteriors(load(HF), [Session("a_3p3", FIXTURES / "nemo" / "a_3p3.wav", duration=3.3)], tmp_path)
+    found = posteriors.read_session(tmp_path, Session("a_3p3", FIXTURES / "nemo" / "a_3p3.wav", duration=3.3))
+    assert found.frame_seconds == 0.01 and found.probs.shape == (330, 8)
+    assert read_frame_seconds(HF) == 0.01
