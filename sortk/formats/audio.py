@@ -128,6 +128,8 @@ def import_torchaudio(purpose: str) -> ModuleType:
         raise ValueError(
             f"{purpose} needs torchaudio, which cannot be imported ({reason}); install torch and torchaudio that fit"
         ) from None
+
+
 def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> None:
     """Write samples as they are, 32-bit floats."""
     with atomic_path(path) as temporary:
