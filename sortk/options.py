@@ -83,15 +83,19 @@ class Options:
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for entry in dataclasses.fields(typing.cast(Any, self)):
-            value, allowed = getattr(self, entry.name), entry.metadata.get("range")
-            values = value if isinstance(value, dict) else {"": value}
-            for key, item in values.items() if allowed is not None else ():
-                numbers = item if isinstance(item, tuple) else (item,)
-                if not all(number is None or number in allowed for number in numbers):
-                    name = f"{entry.name}.{key}" if key else entry.name
-                    raise ValueError(f"{name} must be {allowed}, got {quote(item)}")
+            value = getattr(self, entry.name)
+            if "range" in entry.metadata:
+                _check_range(entry.name, value, entry.metadata["range"])
             if typing.get_origin(hints[entry.name]) is Literal and value not in typing.get_args(hints[entry.name]):
                 raise ValueError(_must_be_one_of(entry.name, hints[entry.name], value))
+
+
+def _check_range(name: str, value: Any, allowed: Range) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_range(f"{name}.{key}", item, allowed)
+    elif not all(number is None or number in allowed for number in (value if isinstance(value, tuple) else (value,))):
+        raise ValueError(f"{name} must be {allowed}, got {quote(value)}")
 
 
 def read_options(options: type[T], table: Any, where: str) -> T:
@@ -133,7 +137,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple and arguments[0] is str and isinstance(value, str):
         return (value,)
-    if origin is tuple and isinstance(value, list):
+    if origin is tuple and isinstance(value, list | tuple):
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise ValueError(f"{where} must have {len(arguments)} values, got {quote(value)}")
         return tuple(_convert(arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, Mapping):
         return {key: _convert(arguments[1], item, f"{where}.{quote(key)[1:-1]}") for key, item in value.items()}

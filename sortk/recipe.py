@@ -31,8 +31,7 @@ from sortk.options import describe_unknown, list_known, read_options
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.timestamps import TimestampOptions
-from sortk.scoring.score_options import ScoreOptions
-from sortk.scoring.table_options import TableOptions
+from sortk.scoring.options import ScoreOptions, TableOptions
 from sortk.scoring.tune import TuneOptions
 from sortk.slurm.options import ClusterOptions
 from sortk.training.options import TrainAsrOptions, TrainDiarOptions

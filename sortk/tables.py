@@ -24,9 +24,9 @@ from sortk.pipeline import Experiment
 from sortk.recipe import find_recipe, load_recipe
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
+from sortk.scoring.options import TableOptions
 from sortk.scoring.paper_tables import Account, Measured, format_account, read_scores
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
-from sortk.scoring.table_options import TableOptions
 from sortk.scoring.wer import Style, WerOptions
 from sortk.stages import find_stage, open_experiment, sets_of
 

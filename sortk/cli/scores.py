@@ -91,7 +91,7 @@ def score_der(
 
     Example: sortk score der --ref ref.rttm --hyp hyp.rttm --uem all.uem --collar 0.25 --by-speakers
     """
-    from sortk.scoring.der_table import as_json, describe_settings, format_report
+    from sortk.scoring.der import as_json, describe_settings, format_report
 
     reports = _read_der(ref, hyps, uem, given)
     [first, *others] = reports.values()
@@ -279,7 +279,7 @@ def compare(
 
     from sortk.formats.files import atomic_text
     from sortk.formats.objects import encode
-    from sortk.scoring import der_table, wer
+    from sortk.scoring import der, wer
     from sortk.scoring.compare import compare_systems, format_comparison
 
     if len(hyps) < 2:
@@ -287,7 +287,7 @@ def compare(
     reports: dict[str, Any]
     if metric == "der":
         reports = _read_der(ref, hyps, uem, given)
-        settings = der_table.describe_settings(next(iter(reports.values())))
+        settings = der.describe_settings(next(iter(reports.values())))
     else:
         reports = _read_words(metric, ref, hyps, normalizer, {})
         settings = wer.describe_settings(next(iter(reports.values())))

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sortk.corpora.seeds import stable_random
 from sortk.corpora.sentences import Sentence, make_sentence
-from sortk.corpora.splits import TEST, TRAIN, VALID
+from sortk.corpora.splits import TEST, TRAIN, VALID, stable_random
 from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
 from sortk.formats import audio, sources
 from sortk.options import Options, option

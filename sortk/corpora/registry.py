@@ -34,7 +34,7 @@ from sortk.corpora import (
 from sortk.corpora.miniature import Studio, write_miniature
 from sortk.corpora.options import CorpusChoice, PrepareOptions
 from sortk.corpora.recorded import Parts, Published, Recorded, write_sets
-from sortk.corpora.seeds import stable_random
+from sortk.corpora.splits import stable_random
 from sortk.formats import mixlist, sources
 from sortk.formats.mixlist import Mixture
 from sortk.records import RunJobs, Source

@@ -11,7 +11,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from sortk.corpora.seeds import stable_random
+from sortk.corpora.splits import stable_random
 
 MAX_WORDS = 18
 

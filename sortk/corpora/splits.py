@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Mapping, Sequence
 
-from sortk.corpora.seeds import stable_random
-
 TRAIN, VALID, TEST = "train", "valid", "test"
+
+
+def stable_random(*parts: object) -> random.Random:
+    """Return a generator that depends on the parts alone, not on process or order."""
+    # The built-in hash() of a string changes from process to process.
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return random.Random(int.from_bytes(digest[:8], "big"))
 
 
 def split_speakers(genders: Mapping[str, str], n_valid: int, n_test: int, seed: int = 0) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from sortk.corpora.recorded import CORPUS_KEY
 from sortk.corpora.registry import CORPORA
-from sortk.corpora.seeds import stable_random
+from sortk.corpora.splits import stable_random
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
 from sortk.formats.files import atomic_text, check_file_name, is_file, quote

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sortk.formats.objects import encode
-from sortk.scoring import der_table, wer
+from sortk.scoring import der, wer
 from sortk.scoring.der import DerReport
 from sortk.scoring.der_counts import DerCounts
 from sortk.scoring.tables import format_table, percent
@@ -160,7 +160,7 @@ def as_json(results: Results) -> dict[str, Any]:
                 "system": result.system,
                 "test_set": result.test_set,
                 "postprocessing": result.postprocessing,
-                **der_table.as_json(result.report),
+                **der.as_json(result.report),
             }
             for result in results.der
         ],
@@ -200,7 +200,7 @@ def _format_der(results: Sequence[DerResult]) -> list[str]:
     for result in results:
         row = result.system, result.postprocessing
         cells |= {(row, column): _der(counts) for column, counts in _columns(result).items()}
-    settings = {f"- {result.test_set}: {der_table.describe_settings(result.report)}": None for result in results}
+    settings = {f"- {result.test_set}: {der.describe_settings(result.report)}": None for result in results}
     parts = [[result.system, result.postprocessing, result.test_set, *_der_parts(result.report)] for result in results]
     header = ["system", "postprocessing", "test set", "sessions", "scored h", "miss", "false alarm", "confusion", "DER"]
     return [

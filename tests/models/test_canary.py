@@ -191,7 +191,7 @@ def test_bad_options_are_errors() -> None:
         CanaryOptions(decoder=TransformerOptions())
     with pytest.raises(ValueError, match="d_model 192 of the transformer must be that of the decoder, 1024"):
         CanaryOptions(transformer=TransformerOptions())
-    with pytest.raises(ValueError, match="n_tokens must be at least 1"):
+    with pytest.raises(ValueError, match="n_tokens must be from 1 to 65536, got 0"):
         CanaryOptions(n_tokens=0)
 
 

@@ -132,7 +132,7 @@ def test_options_survive_json(options: SortformerOptions) -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(ValueError, match="not the options of a Sortformer: .*'depth'"):
         SortformerOptions.from_json({"encoder": {"depth": 3}})
-    with pytest.raises(ValueError, match="n_speakers must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="n_speakers must be from 1 to 65536, got 0"):
         SortformerOptions.from_json({"n_speakers": 0})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sortk.scoring import paper
+from sortk.scoring import paper_tables as paper
 from sortk.scoring.paper_tables import Account, Measured, format_account, read_scores
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
