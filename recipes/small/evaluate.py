@@ -19,8 +19,8 @@ import torch
 
 from sortk.formats import manifest, rttm, sources, uem
 from sortk.inference.diarize import DiarizeOptions, load, name_session
-from sortk.prepare.simulate import SENTENCE_MS, SimulateOptions, read_speakers, simulate_set
-from sortk.records import Region, Segment, Session
+from sortk.prepare.simulate import SENTENCE_MS, SimulateOptions, index_sources, simulate_set
+from sortk.records import SAMPLE_RATE, Region, Segment, Session
 from sortk.scoring.der import DerReport, score_der
 from sortk.scoring.der_counts import DerOptions
 
@@ -31,9 +31,9 @@ NOISY = {"min_snr_db": 5.0, "max_snr_db": 20.0}
 
 def make_sets(exp: Path, corpora: Path, split: str) -> dict[str, list[Session]]:
     """Return the simulated sets of a split by name, written below `exp`/sets if they are not there."""
-    names = {s.speaker for s in sources.read(exp / "00-prepare" / "sources.jsonl") if s.split == split}
-    found = read_speakers(exp / "01-simulate")
-    speakers = [s for s in found if s.speaker in names and s.utterance_ms >= SENTENCE_MS]
+    utterances = [s for s in sources.read(exp / "00-prepare" / "sources.jsonl") if s.split == split]
+    found = index_sources(utterances, exp / "sets" / split, SAMPLE_RATE, map)
+    speakers = [s for s in found if s.utterance_ms >= SENTENCE_MS]
     sets = {}
     for kind, settings in (("clean", {}), ("noisy", NOISY | {"noise_dir": str(corpora / "noise")})):
         for n_speakers in (2, 3, 4):

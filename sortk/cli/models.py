@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from sortk.cli.options import (
     typed_options,
     with_verbosity,
 )
+
+log = logging.getLogger(__name__)
 
 SPEAKERS = click.option(
     "--speakers", type=click.IntRange(min=1), help="Every recording has exactly so many speakers: the strongest."
@@ -162,8 +165,13 @@ def tune(
 
 @click.command()
 @click.argument("files", type=FILE, nargs=-1, metavar="FILE...")
-@click.option("--model", type=FILE, required=True, help="A model folder, or a .nemo file.")
-@click.option("--postprocess", metavar="TOML|PRESET", help="A postprocess.toml, or none, callhome, dihard3.  [none]")
+@click.option("--model", type=FILE, help="A model folder, or a .nemo file.  [the small one that comes with sortk]")
+@click.option("--demo", is_flag=True, help="Diarize a short conversation that comes with sortk, in place of FILE.")
+@click.option(
+    "--postprocess",
+    metavar="TOML|PRESET",
+    help="A postprocess.toml, or none, callhome, dihard3.  [that in the model folder, or none]",
+)
 @click.option("--out-dir", type=FILE, help="Write <name>.rttm here, not to standard output.")
 @click.option(
     "--streaming",
@@ -186,7 +194,8 @@ def tune(
 @with_verbosity
 def diarize(
     files: Sequence[Path],
-    model: Path,
+    model: Path | None,
+    demo: bool,
     postprocess: str | None,
     out_dir: Path | None,
     streaming: str | None,
@@ -205,9 +214,10 @@ def diarize(
     kHz, mono), whose lines are printed as they become final. Recordings of any length, rate and number of channels
     will do; beyond ten minutes they are heard step by step, in bounded memory.
 
-    Example: sortk diarize meeting.wav --model diar_sortformer.nemo > meeting.rttm
+    Example: sortk diarize meeting.wav > meeting.rttm
     """
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
+    from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO, SHIPPED_MODEL
     from sortk.standalone import DiarizeOutputs, diarize_files, diarize_live
 
     # `--streaming FILE`, as if FILE were a preset; a latency is a number
@@ -215,8 +225,11 @@ def diarize(
         if streaming != "-" and not Path(str(streaming)).exists():
             raise click.BadParameter(f"{streaming!r} is not a latency such as 1.04", param_hint="--streaming")
         files, streaming = [Path(str(streaming)), *files], OWN_STEPS
+    if demo and files:
+        raise click.UsageError("--demo takes the place of FILE: give one or the other")
+    files = [DEMO_AUDIO] if demo else files
     if not files:
-        raise click.UsageError("give a FILE, or `-` for standard input")
+        raise click.UsageError("give a FILE, `-` for standard input, or --demo")
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
@@ -227,10 +240,15 @@ def diarize(
     options = DiarizeOptions(
         streaming=streaming or (OWN_STEPS if live else None),
         max_speakers=max_speakers,
-        postprocess=choose_postprocess(postprocess),
+        postprocess=choose_postprocess(postprocess, model or SHIPPED_MODEL),
         min_speakers=min_speakers,
         speakers=speakers,
     )
+    if model is None:
+        log.info(
+            "using the small model that comes with sortk; NVIDIA's are better: --model FILE.nemo (%s on Hugging Face)",
+            BETTER_MODEL,
+        )
     diarizer = load(model, options, device, int8)
     if live:
         diarize_live(diarizer, sys.stdin.buffer)

@@ -319,7 +319,7 @@ def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        ((), 2, "give a FILE, or `-` for standard input"),
+        ((), 2, "give a FILE, `-` for standard input, or --demo"),
         (("a.wav", "--probs"), 2, "--probs and --plot need --out-dir"),
         (("a.wav", "-"), 2, "stands alone"),
         (("a.wav", "--streaming", "0.5"), 1, "no streaming preset '0.5', only 0.32, 1.04, 10, 30.4"),
