@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sortk.models.options import check_sizes
 
@@ -75,10 +76,20 @@ class Prediction(nn.Module):
         self.embed = nn.Embedding(n_tokens + 1, options.d_prediction)  # blank, the last, is a zero vector
         self.lstm = nn.LSTM(options.d_prediction, options.d_prediction, options.n_layers, batch_first=True)
 
-    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(batch, n) -> (batch, n, d_prediction), and the state of the LSTM."""
-        out: tuple[Tensor, tuple[Tensor, Tensor]] = self.lstm(self.embed(tokens), state)
-        return out
+    def step(self, embedded: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(batch, d_prediction) of one token, hidden and cell -> g, (batch, d_prediction), and the next state.
+
+        What `lstm` computes, three times faster: on a CPU, torch packs the weights anew at every call of an LSTM.
+        """
+        x, hidden, cell = embedded, [], []
+        for layer, (h, c) in enumerate(zip(*state, strict=True)):
+            w_ih, w_hh, b_ih, b_hh = self.lstm.all_weights[layer]
+            gates = functional.linear(x, w_ih, b_ih) + functional.linear(h, w_hh, b_hh)
+            i, f, g, o = gates.chunk(4, dim=1)
+            cell.append(f.sigmoid() * c + i.sigmoid() * g.tanh())
+            x = o.sigmoid() * cell[-1].tanh()
+            hidden.append(x)
+        return x, (torch.stack(hidden), torch.stack(cell))
 
 
 class Joint(nn.Module):
@@ -108,11 +119,10 @@ class Transducer(nn.Module):
     def start(self, batch: int) -> DecodingState:
         """The state before the first frame."""
         device = self.joint.enc.weight.device
-        blank = torch.full((batch, 1), self.blank, device=device)
+        zeros = torch.zeros(self.options.n_layers, batch, self.options.d_prediction, device=device)
         with torch.no_grad():
-            embedded = torch.zeros_like(self.prediction.embed(blank))
-            g, (hidden, cell) = self.prediction.lstm(embedded, None)
-            predicted = self.joint.pred(g[:, 0])
+            g, (hidden, cell) = self.prediction.step(zeros[0], (zeros, zeros))
+            predicted = self.joint.pred(g)
         start = torch.zeros(batch, dtype=torch.long, device=device)
         return DecodingState(predicted, hidden, cell, start, tokens=[no_tokens() for _ in range(batch)])
 
@@ -156,8 +166,8 @@ class Transducer(nn.Module):
             if bool(found.any()):
                 prob = (scores.gather(1, token[:, None])[:, 0] - scores[:, : blank + 1].logsumexp(dim=1)).exp()
                 written.append((found, token, t, advance, prob))
-                g, after = self.prediction(token[:, None], lstm)
-                predicted = torch.where(found[:, None], self.joint.pred(g[:, 0]), predicted)
+                g, after = self.prediction.step(self.prediction.embed(token), lstm)
+                predicted = torch.where(found[:, None], self.joint.pred(g), predicted)
                 lstm = (
                     torch.where(found[:, None], after[0], lstm[0]),
                     torch.where(found[:, None], after[1], lstm[1]),

@@ -112,7 +112,7 @@ def decode_by_the_rule(transducer: Transducer, frames: Tensor) -> list[tuple[int
             t, n_here = t + max(duration, 1), 0
             continue
         found.append((token, t, duration))
-        g, state = transducer.prediction(torch.tensor([[token]]), state)
+        g, state = transducer.prediction.lstm(transducer.prediction.embed(torch.tensor([[token]])), state)
         n_here += 1
         if duration == 0 and n_here == options.max_symbols:
             duration = 1
