@@ -203,7 +203,7 @@ def examine_corpora(corpora_dir: str) -> Finding:
         return Finding("corpora", "not looked for; say where: --corpora-dir DIR, or the variable CORPORA")
     folder = Path(corpora_dir)
     if not folder.is_dir():
-        return Finding("corpora", "the folder of corpora is no folder", "check --corpora-dir, or the variable CORPORA")
+        return Finding("corpora", "--corpora-dir is not a directory", "check --corpora-dir, or the variable CORPORA")
     try:
         known = import_module("sortk.corpora.registry").CORPORA
     except ImportError:

@@ -31,7 +31,8 @@ from sortk.cli.scores import score
     help="Show the versions of sortk, Python, PyTorch and CUDA.",
 )
 def main() -> None:
-    """Sortformer, whole: speaker diarization sorted by arrival time, and the multi-speaker ASR it supervises.
+    """A complete open-source implementation of Sortformer: speaker diarization sorted by arrival time, and the
+    multi-speaker ASR it supervises.
 
     Run a recipe with `sortk run`, one of its stages with `sortk stage`, or any step on your own files with the
     command of its name.

@@ -78,7 +78,7 @@ def _read_manifest(path: Path, run_jobs: RunJobs) -> list[Recorded]:
 def _read_line(path: Path, session: Session) -> Recorded:
     if not is_annotated(session):
         raise ValueError(
-            f"{path}: session {session.session_id} names no RTTM, SegLST or CTM, so nobody knows who speaks"
+            f"{path}: session {session.session_id} names no RTTM, SegLST or CTM, so its speakers are unknown"
         )
     spoken = replace(session, rttm_path=None)
     seconds = session.duration
@@ -156,7 +156,7 @@ def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Reco
     for name, found in recordings.items():
         if not found.segments and not found.transcript:
             raise FileNotFoundError(
-                f"{found.audio_path}: nobody knows who speaks in it: no RTTM, STM or SegLST here names {name}"
+                f"{found.audio_path}: no RTTM, STM or SegLST file in this folder names session {name}"
             )
     return list(run_jobs(_read_recording, list(recordings.values())))
 

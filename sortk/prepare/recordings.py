@@ -124,7 +124,7 @@ def _restrict_to_uem(session: Session, span: Span) -> Span:
 
 def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> Turns:
     if session.rttm_path is None:
-        raise ValueError(f"session {session.session_id}: it names no RTTM file, so nobody knows who speaks when")
+        raise ValueError(f"session {session.session_id}: has no rttm_filepath, which stage 2 requires")
     if not session.rttm_path.is_file():
         raise ValueError(f"session {session.session_id}: its RTTM file does not exist: {session.rttm_path}")
     segments = recorded_segments(prefer_rttm(session))

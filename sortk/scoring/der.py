@@ -85,9 +85,7 @@ def score_der(
             for n, count in enumerate(counts)
         ]
     if not sum(count.errors.scored for count in counts):
-        notes.append(
-            "nothing is scored: no reference speech lies in the UEM and outside of collars and skipped overlap"
-        )
+        notes.append("nothing is scored: no reference speech is inside the UEM and outside collars and skipped overlap")
     sessions = (SessionDer(name, count, name in hypotheses) for name, count in zip(chosen, counts, strict=True))
     source = _describe_uem(options) if uem is None else "given"
     return DerReport(options, source, tuple(sessions), tuple(notes))
@@ -210,7 +208,7 @@ def format_report(report: DerReport, style: TableFormat = "text", by_speakers: b
 
 
 def describe_settings(report: DerReport) -> str:
-    """All that the numbers hang on, in a line."""
+    """Return the settings that the numbers depend on, in one line."""
     options = report.options
     overlap = "overlap skipped" if options.skip_overlap else "overlap scored"
     return f"collar {options.collar:g} s on each side, {overlap}, UEM {report.uem}, scorer {SCORERS[options.scorer]}"

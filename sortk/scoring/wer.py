@@ -135,7 +135,7 @@ def _score_session(
 
 
 def describe_settings(report: WerReport) -> str:
-    """All that the numbers hang on, in a line."""
+    """Return the settings that the numbers depend on, in one line."""
     return ", ".join(f"{key} {value}" for key, value in _settings(report).items())
 
 
