@@ -4,8 +4,8 @@
     Table 2   WER and cpWER of each system, by test set
     Table 3   the same shape, with the WER of LibriSpeechMix
 
-A row is a system (and its postprocessing), a column what it was measured on. Everything that a number depends on is listed:
-settings of the scorers below each table, those of the recipe at the end, commit and date at the top.
+A row is a system (and its postprocessing), a column what it was measured on. Everything that a number depends on is
+listed: settings of the scorers below each table, those of the recipe at the end, commit and date at the top.
 """
 
 from __future__ import annotations
