@@ -366,7 +366,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _show(value: Any) -> str:
-    return "unset" if value is None else json.dumps(value)
+    # An older marker may hold the URL of a database with its password.
+    return "unset" if value is None else re.sub(r"://[^\s\"]*", "://...", json.dumps(value))
 
 
 def _read_marker(path: Path) -> dict[str, Any] | None:

@@ -68,12 +68,18 @@ def option(
     *,
     default_factory: Callable[[], Any] | Any = MISSING,
     hash_only_if_set: bool = False,
+    secret: bool = False,
     **limits: float,
 ) -> Any:
-    """Return a dataclass field with a range (`at_least`, `at_most`, `above`, `below`); None is always allowed."""
+    """Return a dataclass field with a range (`at_least`, `at_most`, `above`, `below`); None is always allowed.
+
+    A secret one, such as a URL with a password, changes no result: it is not written anywhere, nor part of a key.
+    """
     metadata: dict[str, Any] = {"range": Range(**limits)} if limits else {}
     if hash_only_if_set:
         metadata |= HASH_ONLY_IF_SET
+    if secret:
+        metadata["secret"] = True
     return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
@@ -190,6 +196,8 @@ def format_options(options: Any, name: str = "") -> str:
         else:
             # A key that is not set has no value in TOML.
             text = f"# {entry.name} is not set" if value is None else f"{entry.name} = {_format_value(value)}"
+            if entry.metadata.get("secret") and value != entry.default:
+                text = f"# {entry.name} is set, but not shown: it may hold a password"
             lines.append(_add_comment(text, comments.get(entry.name, "")))
     return "\n".join([*lines, *tables])
 

@@ -141,7 +141,7 @@ def _start(step: Step, command: Sequence[str], lane: Environment) -> _Running:
     log.info("%s: starts into %s", step.title, step.folder)
     messages = TemporaryFile()  # noqa: SIM115 - closed when the process has ended
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(os.getpid()), *command, "--quiet"],
+        [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command, "--quiet"],
         env={**os.environ, **lane},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.corpora.options import PrepareOptions
-from sortk.formats.files import quote
+from sortk.formats.files import check_file_name, quote
 from sortk.formats.sst import SstOptions
 from sortk.options import describe_unknown, list_known, read_options
 from sortk.prepare.clean_options import CleanOptions
@@ -106,7 +106,11 @@ def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: S
     for override in overrides:
         table = merge_tables(table, parse_override(override), "--set ")
     name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem
-    return read_options(Recipe, {"name": name} | table, str(path))
+    recipe = read_options(Recipe, {"name": name} | table, str(path))
+    for given, what in ((recipe.name if "name" in table else "", "name"), ("+".join(names), "variant")):
+        if given:
+            check_file_name(given, path, what)  # of the experiment's folder, and of the variant's in it
+    return recipe
 
 
 def find_recipe(name_or_path: str) -> Path:

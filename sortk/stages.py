@@ -10,7 +10,6 @@ find partly filled by a killed run. `pipeline.py` tells when a stage is run, ski
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from sortk.corpora.options import PrepareOptions
 from sortk.corpora.registry import prepare_corpus
-from sortk.folders import find_commit, write_json
+from sortk.folders import find_commit, settings_of, write_json
 from sortk.formats.files import quote
 from sortk.formats.sst import SstOptions
 from sortk.pipeline import Experiment, Stage, StageRun
@@ -268,7 +267,7 @@ def score(run: StageRun) -> None:
     ]
     wer = _score_asr(run) if "train-asr" in run.inputs else []
     settings = {"seed": recipe.seed} | {
-        table: dataclasses.asdict(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
+        table: settings_of(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
     }
     coverage = _read_coverage(run) if wer else []
     results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage)

@@ -64,6 +64,8 @@ class SortkGroup(CheckedGroup):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
+        # Worker processes would else import a signal.py that is in the current folder, such as of downloaded data.
+        os.environ["PYTHONSAFEPATH"] = "1"
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`

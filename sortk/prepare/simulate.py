@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from sortk.formats.files import check_file_name
 from sortk.options import Options, option
 from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
 from sortk.prepare.mixtures import SetSummary, write_set
@@ -88,6 +89,8 @@ class SimulateOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in (*self.hours, *self.mixtures):
+            check_file_name(name, what="set")  # <set>.jsonl
         for name in self.on_the_fly:
             _require(name in self.mixtures, f"on_the_fly names {name!r}, which is not a key of mixtures")
         _require(

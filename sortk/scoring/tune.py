@@ -28,6 +28,7 @@ from sortk.formats.files import atomic_text
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
+from sortk.options import option
 from sortk.records import FRAME_SECONDS, Region, RunJobs, Segment, Session
 from sortk.scoring.der import read_references
 from sortk.scoring.der_counts import DerOptions
@@ -75,7 +76,9 @@ class TuneOptions:
 
     trials: int = 200  # that the study has in the end, those of earlier runs and other processes included
     objective: tuple[Term, ...] = ()  # the weighted mean of these is minimised; none: the DER that stage 8 reports
-    storage: str = ""  # URL of a database, instead of a journal file: postgresql://..., mysql://...
+    storage: str = option(
+        "", secret=True
+    )  # URL of a database, instead of a journal file: postgresql://..., mysql://...
     sets: tuple[str, ...] = ("valid",)  # stage 7: splits of the corpus, and of the simulated sessions, to tune on
     even_if_scored: bool = False  # stage 7: tune also on sessions that stage 8 scores; such a score says little
 

@@ -93,7 +93,7 @@ class SlurmArrays:
         flags = self.options.flags()
         minutes = flags.pop("time", None)
         with outside_of_jobs():
-            executor = SlurmExecutor(call.logs, python=shlex.quote(sys.executable))
+            executor = SlurmExecutor(call.logs, python=f"{shlex.quote(sys.executable)} -P")
             executor.update_parameters(
                 job_name=f"sortk-{call.title.replace(' ', '-')}",
                 time=None if minutes is None else int(minutes),
@@ -101,7 +101,8 @@ class SlurmArrays:
                 array_parallelism=self.n_jobs,
                 additional_parameters=flags | {"requeue": True},
             )
-            shards = [Shard(call, span, os.environ.get(ROOT_VARIABLE)) for span in attempts]
+            digest = hashlib.sha256(call.content.read_bytes()).hexdigest()
+            shards = [Shard(call, digest, span, os.environ.get(ROOT_VARIABLE)) for span in attempts]
             try:
                 with executor.batch():
                     jobs = [executor.submit(shard) for shard in shards]

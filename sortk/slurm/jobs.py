@@ -77,7 +77,8 @@ def write_script(stage: StageJob) -> str:
     for line in shown:
         if "\n" in line or "\r" in line:  # what comes after it would be a command
             raise ValueError(f"{stage.title}: {quote(line)} holds a line break, which no option of sbatch can have")
-    return "\n".join(["#!/bin/bash", f"# {stage.title}", *shown, "", *lines, ""])
+    safe_path = "export PYTHONSAFEPATH=1  # no modules from the folder in which it was submitted"
+    return "\n".join(["#!/bin/bash", f"# {stage.title}", *shown, "", safe_path, *lines, ""])
 
 
 def _driving_flags(options: JobOptions) -> dict[str, str | bool]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from sortk.formats.files import quote
+
 
 @dataclass(frozen=True)
 class JobOptions:
@@ -25,6 +27,9 @@ class JobOptions:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, not {value}")
+        for text in (self.partition or "", self.account or "", *(self.sbatch or ())):
+            if not text.isprintable():  # what comes after a line break would be a command of the job's script
+                raise ValueError(f"{quote(text)} holds a line break or a control character")
         for line in self.sbatch or ():
             if not line.startswith("--"):
                 raise ValueError(f"sbatch: {line!r} is no option of sbatch; write --name or --name=value")

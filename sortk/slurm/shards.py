@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import io
 import itertools
 import json
 import logging
 import os
 import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import ROOT_VARIABLE, atomic_path, atomic_text
+from sortk.formats.files import ROOT_VARIABLE, atomic_path, atomic_text, quote
+
+DATA_TYPES = frozenset(
+    ["builtins.set", "builtins.frozenset", "builtins.complex", "builtins.bytearray", "builtins.range"]
+    + [f"collections.{name}" for name in ("Counter", "OrderedDict", "deque")]
+    + [f"pathlib{local}.{name}" for local in ("", "._local") for name in ("Path", "PosixPath", "PurePosixPath")]
+    + ["array.array", "array._array_reconstructor"]
+)
+"""What results may be made of, beside dataclasses and named tuples of sortk's own, numbers, texts, lists and tables."""
+
+ROOMS_OF_DATA = ("records", "spans", "formats.", "corpora.", "prepare.", "inference.", "scoring.")
+"""Where sortk's own are from."""
+
+NUMPY_PARTS = frozenset(
+    [("numpy", "ndarray"), ("numpy", "dtype")]
+    + [(f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")]
+    + [(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")]
+)
+"""What an array is made of in a pickle."""
 
 Span = tuple[int, int]
 """The items of a shard: number of the first, and of the first that is no longer in it."""
@@ -86,7 +107,13 @@ class Call:
     def read_results(self) -> Iterator[Any]:
         """Of all shards, in the order of the items."""
         for span in self.spans(".results"):
-            yield from pickle.loads(self.results(span).read_bytes())
+            path = self.results(span)
+            try:
+                results = _DataUnpickler(io.BytesIO(path.read_bytes())).load()
+            except (pickle.UnpicklingError, ArithmeticError, EOFError, LookupError, TypeError, ValueError) as error:
+                fault = f"{path} is not a file of results ({error})"
+                raise ValueError(f"{fault}; remove it and run the stage again") from None
+            yield from results
 
     @property
     def n_failed(self) -> int:
@@ -94,11 +121,27 @@ class Call:
         return sum(self.read_submission(span).attempts - 1 for span in self.spans(".json"))
 
 
+class _DataUnpickler(pickle.Unpickler):
+    """Reads results, which may have come with an unfinished experiment from elsewhere: data, never code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" in DATA_TYPES or (module, name) in NUMPY_PARTS:
+            return super().find_class(module, name)
+        if module.startswith(tuple(f"sortk.{room}" for room in ROOMS_OF_DATA)):
+            found: Any = getattr(importlib.import_module(module), name, None)
+            is_data = isinstance(found, type) and (is_dataclass(found) or issubclass(found, tuple))
+            # A pickle could call an object that can be called, as a Shard can.
+            if is_data and not any("__call__" in vars(base) for base in found.__mro__):
+                return found
+        raise pickle.UnpicklingError(f"{quote(f'{module}.{name}')} is no data")
+
+
 @dataclass(frozen=True)
 class Shard:
     """What a task of an array does: some of the items of a call."""
 
     call: Call
+    digest: str  # SHA-256 of the content of the call: another one is not for this shard
     span: Span
     root: str | None  # what files name each other relative to; see formats.files
 
@@ -106,7 +149,10 @@ class Shard:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         if self.root:
             os.environ[ROOT_VARIABLE] = self.root
-        work, items = pickle.loads(self.call.content.read_bytes())
+        content = self.call.content.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.digest:
+            raise OSError(f"{self.call.content} was changed after this job was submitted; run the stage again")
+        work, items = pickle.loads(content)
         try:
             results = [work(item) for item in items[slice(*self.span)]]
         except ValueError as error:
