@@ -1,8 +1,8 @@
 """Word errors of one session: numbers that add up, and which speaker is taken for which.
 
 A normaliser sees all the words that are aligned as one, so that the score does not depend on how a system cuts them
-into segments: cpwer a speaker's, wer a session's, tcpwer those of an entry; orcwer an entry of the reference and a stream
-of the hypothesis. meeteval's own command line normalises entry by entry.
+into segments: cpwer a speaker's, wer a session's, tcpwer those of an entry; orcwer an entry of the reference and a
+stream of the hypothesis. meeteval's own command line normalises entry by entry.
 """
 
 from __future__ import annotations
