@@ -235,10 +235,20 @@ class DiarizeOutputs:
     probs: bool = False
     plot: bool = False
     html: bool = False
+    force: bool = False  # replace files in the folder that are not of sortk's making, too
+
+    def paths(self, session: Session) -> list[Path]:
+        """Return the files of a recording; none if there is no folder."""
+        from sortk.formats.files import check_file_name
+
+        kinds = {"rttm": True, "npy": self.probs, "svg": self.plot, "html": self.html}
+        name = check_file_name(session.session_id)
+        return [self.folder / f"{name}.{kind}" for kind, wanted in kinds.items() if wanted] if self.folder else []
 
     def write(self, session: Session, segments: Sequence[Segment], probs: Any, frame_seconds: float) -> None:
         from sortk.formats import posteriors, rttm
         from sortk.formats.files import atomic_text
+        from sortk.formats.outputs import noting_outputs
         from sortk.report.recording import format_recording
         from sortk.report.timeline import draw_timeline
 
@@ -247,15 +257,35 @@ class DiarizeOutputs:
             sys.stdout.flush()
             return
         path = posteriors.path_of(self.folder, session)
-        rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
-        if self.probs:
-            posteriors.write(path, probs, frame_seconds)
-        if self.plot:
-            with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
-                file.write(draw_timeline(segments, title=session.session_id))
-        if self.html:
-            with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
-                file.write(format_recording(session, segments, probs, frame_seconds))
+        with noting_outputs(self.paths(session)):
+            rttm.write(path.with_name(f"{session.session_id}.rttm"), segments)
+            if self.probs:
+                posteriors.write(path, probs, frame_seconds)
+            if self.plot:
+                with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
+                    file.write(draw_timeline(segments, title=session.session_id))
+            if self.html:
+                with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
+                    file.write(format_recording(session, segments, probs, frame_seconds))
+
+
+def choose_writable(
+    sessions: Sequence[Session],
+    paths_of: Callable[[Session], Sequence[Path]],
+    force: bool,
+    on_error: Callable[[Exception], None],
+) -> list[Session]:
+    """Return the sessions that files can be named after; ValueError, before any work, if a file is the user's own."""
+    from sortk.formats.outputs import check_replaceable
+
+    paths: dict[str, Sequence[Path]] = {}
+    for session in sessions:
+        try:
+            paths[session.session_id] = paths_of(session)
+        except ValueError as error:
+            on_error(error)
+    check_replaceable([path for own in paths.values() for path in own], force)
+    return [session for session in sessions if session.session_id in paths]
 
 
 def diarize_files(
@@ -266,7 +296,7 @@ def diarize_files(
 
     from sortk.inference.diarize import count_seconds, find_sessions
 
-    sessions = find_sessions(paths)
+    sessions = choose_writable(find_sessions(paths), outputs.paths, outputs.force, on_error)
     began, n_done, n_frames = time.monotonic(), 0, 0
     bar = tqdm(
         total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
@@ -297,12 +327,17 @@ def transcribe_files(
     out_dir: Path | None,
     style: str,
     on_error: Callable[[Exception], None],
+    force: bool = False,
 ) -> None:
     """`sortk transcribe`."""
-    from sortk.inference.dialogue import print_transcripts, write_transcript
+    from sortk.inference.dialogue import print_transcripts, transcript_path, write_transcript
     from sortk.inference.diarize import count_seconds, find_sessions
 
     sessions = find_sessions(paths)
+    if out_dir is not None:
+        sessions = choose_writable(
+            sessions, lambda session: [transcript_path(out_dir, session, style)], force, on_error
+        )
     if out_dir is None and style in ("srt", "vtt") and len(sessions) > 1:
         raise ValueError(f"--format {style} holds one recording: give --out-dir for {len(sessions)} of them")
     began, n_done, n_words = time.monotonic(), 0, 0

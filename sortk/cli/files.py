@@ -23,15 +23,19 @@ from sortk.cli.options import (
     type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"]),
     help="The format of OUT; that of IN is found out.",
 )
+@click.option("--force", is_flag=True, help="Replace annotations beside a manifest that have another content.")
 @with_verbosity
-def convert(source: Path, target: Path, to: str) -> None:
+def convert(source: Path, target: Path, to: str, force: bool) -> None:
     """Convert between RTTM, STM, CTM, SegLST, manifests, Kaldi and lhotse folders.
+
+    For a manifest, annotations that come in other formats are written beside OUT: rttm/<session>.rttm and, if there is
+    text, seglst/<session>.json.
 
     Example: sortk convert ref.rttm ref.json --to seglst
     """
     from sortk.formats.convert import convert as convert_file
 
-    convert_file(source, target, to)
+    convert_file(source, target, to, force)
 
 
 @click.command()

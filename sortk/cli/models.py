@@ -36,6 +36,11 @@ MAX_SPEAKERS = click.option(
 )
 
 
+REPLACE = click.option(
+    "--force", is_flag=True, help="Replace files in --out-dir that are not of sortk's making, or were changed since."
+)
+
+
 @click.command("train-diar")
 @click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
 @click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
@@ -190,6 +195,7 @@ def tune(
 @click.option(
     "--html", is_flag=True, help="Also write <name>.html: the same with posteriors and sound (its first hour)."
 )
+@REPLACE
 @click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @with_verbosity
 def diarize(
@@ -206,6 +212,7 @@ def diarize(
     probs: bool,
     plot: bool,
     html: bool,
+    force: bool,
     device: str | None,
 ) -> None:
     """Find out who spoke when.
@@ -254,7 +261,7 @@ def diarize(
         diarize_live(diarizer, sys.stdin.buffer)
         return
     failures = Failures()
-    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html), failures.tell)
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html, force), failures.tell)
     failures.exit_if_any()
 
 
@@ -292,6 +299,7 @@ def diarize(
     "them. A model without speaker tokens decodes freely.  [default: valid]",
 )
 @click.option("--lang", help="Language that is spoken, such as de_DE.  [default: en_US]")
+@REPLACE
 @click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
 @with_verbosity
 def transcribe(
@@ -310,6 +318,7 @@ def transcribe(
     beam: int,
     decoding: str | None,
     lang: str | None,
+    force: bool,
     device: str | None,
 ) -> None:
     """Write down who said what.
@@ -340,7 +349,7 @@ def transcribe(
         transcribe_live(transcriber, sys.stdin.buffer, style if style != "seglst" else "txt")
         return
     failures = Failures()
-    transcribe_files(transcriber, files, out_dir, style, failures.tell)
+    transcribe_files(transcriber, files, out_dir, style, failures.tell, force)
     failures.exit_if_any()
 
 

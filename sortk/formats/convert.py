@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
 from sortk.formats.annotation import session_segments
 from sortk.formats.detect import detect
-from sortk.formats.files import FormatError, files_in, is_file, is_token, quote, read_lines
+from sortk.formats.files import FormatError, check_file_name, files_in, is_file, is_token, quote, read_lines
 from sortk.records import Segment, Session
 
 __all__ = ["Material", "convert", "detect", "load", "stream_segments"]
@@ -32,22 +35,25 @@ class Material:
     sessions: list[Session]
 
 
-def convert(source: Path, target: Path, to: str) -> None:
-    """Read `source`, whatever its format, and write it as `to`; ValueError if that format cannot hold it."""
+def convert(source: Path, target: Path, to: str, force: bool = False) -> None:
+    """Read `source`, whatever its format, and write it as `to`; ValueError if that format cannot hold it.
+
+    A manifest may need annotations beside it: ValueError if others of these names are there, unless `force`.
+    """
     if to not in (*WRITERS, *CORPORA):
         raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
     material = load(source)
     try:
-        _write(target, material, to)
+        _write(target, material, to, force)
     except FormatError:
         raise  # it names a file
     except ValueError as error:
         raise FormatError(source, None, f"cannot be written as {to}: {error}") from None
 
 
-def _write(target: Path, material: Material, to: str) -> None:
+def _write(target: Path, material: Material, to: str, force: bool) -> None:
     if to in CORPORA:
-        _write_corpus(target, material, to)
+        _write_corpus(target, material, to, force)
         return
     if material.sessions and not material.segments:
         raise ValueError("it names audio, but no segments (rttm, ctm or seglst) to write")
@@ -79,7 +85,7 @@ def stream_segments(path: Path, found: str) -> Iterator[Segment]:
         yield from PARSERS[found](read_lines(file), file)
 
 
-def _write_corpus(target: Path, material: Material, to: str) -> None:
+def _write_corpus(target: Path, material: Material, to: str, force: bool) -> None:
     if to == "lhotse":
         lhotse.write(target, material.segments, material.sessions)
         return
@@ -88,32 +94,49 @@ def _write_corpus(target: Path, material: Material, to: str) -> None:
         if segment.session_id not in names:
             raise ValueError(f"{target}: {to} needs audio, and none is known for session {quote(segment.session_id)}")
     if to == "manifest":
-        _write_manifest(target, material)
+        _write_manifest(target, material, force)
     else:
         _write_kaldi(target, material)
 
 
-def _write_manifest(path: Path, material: Material) -> None:
+def _write_manifest(path: Path, material: Material, force: bool) -> None:
+    """A session that comes without annotation gets an RTTM, and a SegLST if there is text, beside the manifest."""
     spoken = defaultdict(list)
     for segment in material.segments:
         spoken[segment.session_id].append(segment)
-    manifest.write(path, [_with_files(path, session, spoken[session.session_id]) for session in material.sessions])
+    sessions, made = [], dict[Path, list[Segment]]()
+    for session in material.sessions:
+        if session.rttm_path or session.ctm_path or session.seglst_path:
+            sessions.append(session)
+            continue
+        name, segments = check_file_name(session.session_id, path), spoken[session.session_id]
+        rttm_path, seglst_path = path.parent / "rttm" / f"{name}.rttm", path.parent / "seglst" / f"{name}.json"
+        made[rttm_path] = segments
+        if any(segment.text for segment in segments):
+            made[seglst_path] = segments
+        sessions.append(replace(session, rttm_path=rttm_path, seglst_path=seglst_path if seglst_path in made else None))
+    if not force:
+        _check_unchanged(path, made)
+    for file, segments in made.items():
+        _write_annotation(file, segments)
+    manifest.write(path, sessions)
 
 
-def _with_files(path: Path, session: Session, segments: list[Segment]) -> Session:
-    """A session that comes without annotation gets an RTTM, and a SegLST if there is text, beside the manifest."""
-    name = session.session_id
-    if session.rttm_path or session.ctm_path or session.seglst_path:
-        return session
-    if "/" in name:
-        raise ValueError(f"{path}: session id {quote(name)} cannot name a file")
-    rttm_path = path.parent / "rttm" / f"{name}.rttm"
-    rttm.write(rttm_path, segments)
-    if not any(segment.text for segment in segments):
-        return replace(session, rttm_path=rttm_path)
-    seglst_path = path.parent / "seglst" / f"{name}.json"
-    seglst.write(seglst_path, segments)
-    return replace(session, rttm_path=rttm_path, seglst_path=seglst_path)
+def _write_annotation(path: Path, segments: list[Segment]) -> None:
+    writer = rttm.write if path.suffix == ".rttm" else seglst.write
+    writer(path, segments)
+
+
+def _check_unchanged(manifest_path: Path, made: Mapping[Path, list[Segment]]) -> None:
+    """Raise a ValueError if one of the files is there already with another content."""
+    with TemporaryDirectory() as folder:
+        for path in (path for path in made if os.path.lexists(path)):
+            ours = Path(folder, f"new{path.suffix}")
+            _write_annotation(ours, made[path])
+            if not path.is_file() or not filecmp.cmp(ours, path, shallow=False):
+                raise FormatError(
+                    path, None, f"exists and would be replaced for {manifest_path}; move it away, or use --force"
+                )
 
 
 def _write_kaldi(folder: Path, material: Material) -> None:

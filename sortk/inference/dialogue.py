@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from sortk.formats import ctm, rttm, seglst, stm
 from sortk.formats.files import atomic_text, check_file_name
+from sortk.formats.outputs import noting_outputs
 from sortk.formats.sst import join_words
 from sortk.records import Segment, Session
 
@@ -206,10 +207,16 @@ def format_transcript(words: Sequence[Segment], style: str) -> str:
     return "".join(rttm.format_lines([replace(utterance, text="") for utterance in utterances]))
 
 
-def write_transcript(folder: Path, session: Session, words: Sequence[Segment], style: str) -> None:
-    """FOLDER/<session>.txt, .json (seglst too), .srt, ..."""
+def transcript_path(folder: Path, session: Session, style: str) -> Path:
+    """Return FOLDER/<session>.txt, .json (seglst too), .srt, ..."""
     suffix = "json" if style == "seglst" else style
-    with atomic_text(folder / f"{check_file_name(session.session_id)}.{suffix}") as file:
+    return folder / f"{check_file_name(session.session_id)}.{suffix}"
+
+
+def write_transcript(folder: Path, session: Session, words: Sequence[Segment], style: str) -> None:
+    """Write the transcript of a session into the folder, as a file of sortk's own."""
+    path = transcript_path(folder, session, style)
+    with noting_outputs([path]), atomic_text(path) as file:
         file.write(format_transcript(words, style))
 
 

@@ -96,9 +96,24 @@ def test_to_kaldi_and_back(tmp_path: Path, corpus: Path) -> None:
     assert seglst.read(folder / "seglst" / "s.json") == WORDS
 
 
+@pytest.mark.parametrize("name", ["rttm/s.rttm", "seglst/s.json"])
+def test_annotations_beside_a_manifest_are_not_replaced(tmp_path: Path, corpus: Path, name: str) -> None:
+    convert(corpus, tmp_path / "kaldi", "kaldi")
+    target, by_hand = tmp_path / "back" / "out.jsonl", tmp_path / "back" / name
+    by_hand.parent.mkdir(parents=True)
+    by_hand.write_text("by hand", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"{name}: exists and would be replaced for .*out.jsonl; .*--force"):
+        convert(tmp_path / "kaldi", target, "manifest")
+    assert [path for path in (tmp_path / "back").rglob("*") if path.is_file()] == [by_hand]
+    assert by_hand.read_text(encoding="utf-8") == "by hand"
+    convert(tmp_path / "kaldi", target, "manifest", force=True)
+    convert(tmp_path / "kaldi", target, "manifest")  # the same again
+    assert by_hand.read_text(encoding="utf-8") != "by hand"
+
+
 def test_a_name_that_cannot_be_a_file(tmp_path: Path) -> None:
     kaldi.write(tmp_path / "kaldi", {"a/b": Path("/x.wav")}, [Segment("a/b", "x", 0, 1)])
-    with pytest.raises(ValueError, match="session id 'a/b' cannot name a file"):
+    with pytest.raises(ValueError, match="session id 'a/b' cannot be the name of a file"):
         convert(tmp_path / "kaldi", tmp_path / "out.jsonl", "manifest")
 
 

@@ -292,13 +292,32 @@ def test_a_folder_of_results(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("diarize", tmp_path / "in", sessions, "--model", folder, "--out-dir", out, "--probs", "--plot")
     assert result.exit_code == 0 and result.stdout == ""
-    assert sorted(path.name for path in out.iterdir()) == [f"{n}.{e}" for n in "01w" for e in ("npy", "rttm", "svg")]
+    assert sorted(path.name for path in out.glob("[!.]*")) == [
+        f"{n}.{e}" for n in "01w" for e in ("npy", "rttm", "svg")
+    ]
     probs = np.load(out / "1.npy")
     assert probs.dtype == np.float16 and probs.shape == (25, 3)
     np.testing.assert_allclose(
         probs, load(folder).hear_samples(soundfile.read(paths[1], dtype="float32")[0]), atol=1e-3
     )
     assert (out / "0.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_annotations_of_the_users_own_are_not_replaced(folder: Path, tmp_path: Path) -> None:
+    for name in ("monday", "tuesday"):
+        write(tmp_path / f"{name}.wav", 0.5)
+    own, other = tmp_path / "monday.rttm", tmp_path / "tuesday.rttm"
+    own.write_text("by hand", encoding="utf-8")
+    command = ("diarize", tmp_path, "--model", folder, "--out-dir", tmp_path)
+    result = run(*command)
+    assert result.exit_code == 1 and "monday.rttm exists, and was not made by sortk" in result.stderr
+    assert own.read_text(encoding="utf-8") == "by hand" and not other.exists()  # nothing was done
+    own.unlink()
+    for _ in range(2):
+        assert run(*command).exit_code == 0
+    own.write_text("by hand", encoding="utf-8")
+    assert run(*command).exit_code == 1
+    assert run(*command, "--force").exit_code == 0 and "SPEAKER" in own.read_text(encoding="utf-8")
 
 
 def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
@@ -313,7 +332,7 @@ def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 1
     told = [line for line in result.stderr.splitlines() if line.startswith("sortk: ")]
     assert sorted(Path(line.split(": ")[1]).name for line in told) == ["050.wav", "060.wav", "070.flac", "gone.wav"]
-    assert "197 of 201 recordings" in result.stderr and len(list((tmp_path / "out").iterdir())) == 197
+    assert "197 of 201 recordings" in result.stderr and len(list((tmp_path / "out").glob("[!.]*"))) == 197
 
 
 @pytest.mark.parametrize(
