@@ -249,8 +249,8 @@ class DiarizeOutputs:
         from sortk.formats import posteriors, rttm
         from sortk.formats.files import atomic_text
         from sortk.formats.outputs import noting_outputs
+        from sortk.formats.timeline import draw_timeline
         from sortk.report.recording import format_recording
-        from sortk.report.timeline import draw_timeline
 
         if self.folder is None:
             sys.stdout.writelines(rttm.format_lines(segments))
@@ -403,7 +403,7 @@ def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
     """Draws who speaks when in the first sessions of a manifest."""
     from sortk.formats import manifest, rttm, seglst
     from sortk.formats.files import atomic_text, check_file_name
-    from sortk.report.timeline import draw_timeline
+    from sortk.formats.timeline import draw_timeline
 
     for session in manifest.read(manifest_path)[:at_most]:
         segments = rttm.read(session.rttm_path) if session.rttm_path else []

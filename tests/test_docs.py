@@ -1,6 +1,7 @@
 """What README, docs and recipes say is true: commands, options and settings exist, links lead somewhere, examples run.
 
-Blocks that are marked run here, in the order of the README, in one folder, with tiny models in place of NVIDIA's:
+Blocks that are marked run here, in the order of the README and docs/python.md, in one folder, with tiny models in
+place of NVIDIA's:
 
     <!-- runs -->                   the block after it
     <!-- runs, with OPTIONS -->     the same; OPTIONS make each of its commands smaller
@@ -330,7 +331,8 @@ def run_line(line: str, options: list[str]) -> None:
         Path(target).write_text(result.stdout, encoding="utf-8")
 
 
-MARKED = [block for block in find_blocks(read(README)) if block.kind] if README.exists() else []
+PAGES = [page for page in (README, README.parent / "docs" / "python.md") if page.exists()]
+MARKED = [block for page in PAGES for block in find_blocks(read(page)) if block.kind]
 
 
 @pytest.mark.parametrize("block", MARKED, ids=lambda block: block.content.split("\n")[0][:50])
@@ -339,7 +341,7 @@ def test_the_readme_runs(block: Block, workplace: Path, monkeypatch: pytest.Monk
     if block.kind == "file":
         Path(block.detail).write_text(block.content, encoding="utf-8")
     elif block.language == "python":
-        exec(compile(block.content, "README.md", "exec"), {})
+        exec(compile(block.content, "example", "exec"), {})
     else:
         for line in join_lines(block.content):
             run_line(line, shlex.split(block.detail))

@@ -9,7 +9,7 @@ import importlib
 import logging
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +45,7 @@ MAX_SAMPLE = 16.0  # float files may overshoot 1 a little; beyond this, their un
 N_PROBES, PROBE_SECONDS = 16, 0.5  # of a file with several channels, to find out whether they cancel each other
 CANCELLED = 1e-3  # the power of the mix, as a share of the channels' power, below which they do: -30 dB
 
+MAX_ARRAY_CHANNELS = 64  # of samples in memory; more are a batch, or an axis that was taken for another
 SAMPLE_RATES = range(1_000, 400_000)  # outside, the header is damaged, and a resampling filter would fill the memory
 
 
@@ -101,18 +102,50 @@ def read_blocks(
             known, begin = known[stop - n_around - begin :], stop - n_around
 
 
-def from_array(samples: npt.NDArray[Any], rate: int, sample_rate: int = SAMPLE_RATE) -> Samples:
-    """What `read` would give of a file with these samples: (n_samples,) or (n_samples, channels), float or int16."""
+def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Samples:
+    """Return what `read` returns of a file with these samples: float or int16 numbers, mono, (samples, channels) or
+    (channels, samples).
+
+    `samples` may be a NumPy array, a torch tensor, or a dict in pyannote's way ("waveform", "sample_rate") or in that
+    of Hugging Face ("array", "sampling_rate"); the rate in a dict takes the place of `rate`.
+    """
+    if isinstance(samples, Mapping):
+        samples, rate = _unpack(samples)
+    if hasattr(samples, "detach"):  # a tensor; NumPy does not know all its types, such as bfloat16
+        samples = samples.detach().cpu()
+        samples = (samples.float() if samples.is_floating_point() else samples).numpy()
+    if not isinstance(samples, np.ndarray):
+        raise TypeError(
+            "audio is a path, a NumPy array, a torch tensor or a dict with waveform and sample_rate, "
+            f"got {type(samples).__name__}"
+        )
     if samples.dtype == np.int16:
         samples = samples.astype(np.float32) / 32768
     if not np.issubdtype(samples.dtype, np.floating) or samples.ndim not in (1, 2) or not samples.size:
-        raise ValueError(f"samples are float or int16 numbers, (samples,) or (samples, channels), not {samples.shape}")
+        raise ValueError(
+            "samples must be float or int16 numbers of shape (samples,), (samples, channels) or (channels, samples), "
+            f"got {samples.dtype} of shape {samples.shape}"
+        )
+    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:
+        samples = samples.T  # as torchaudio has it: no recording has more channels than samples
+    if samples.ndim == 2 and samples.shape[1] > MAX_ARRAY_CHANNELS:
+        raise ValueError(
+            f"samples of shape {samples.shape} would have {samples.shape[1]} channels, "
+            f"more than {MAX_ARRAY_CHANNELS}; pass one recording at a time"
+        )
     if not np.isfinite(samples).all():
         raise ValueError("the samples hold values that are not finite numbers")
     if rate not in SAMPLE_RATES:
         raise ValueError(f"there is no audio with a sample rate of {rate} Hz")
     mono = samples if samples.ndim == 1 else samples.mean(axis=1)
     return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
+
+
+def _unpack(given: Mapping[str, Any]) -> tuple[Any, int]:
+    for samples, rate in (("waveform", "sample_rate"), ("array", "sampling_rate")):
+        if samples in given and rate in given:
+            return given[samples], int(given[rate])
+    raise ValueError(f"a dict of audio has the keys waveform and sample_rate, got {', '.join(map(str, given))}")
 
 
 def import_torchaudio(purpose: str) -> ModuleType:

@@ -12,9 +12,10 @@ that is computed from them, but for the posteriors.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +44,7 @@ from sortk.models.speaker_cache import StreamingStep
 from sortk.records import Segment, Session
 
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
+AudioSource = str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]
 OnError = Callable[[Session, Exception], None]
 OnHeard = Callable[[float], object]  # told how many more seconds of audio are done
 
@@ -101,18 +103,28 @@ class Diarizer:
     def device(self) -> torch.device:
         return self.model.features.window.device
 
-    def __call__(self, source: str | Path | Session | npt.NDArray[Any], sample_rate: int = SAMPLE_RATE) -> Segments:
-        """The segments in an audio file, a session of a manifest, or samples of the given rate.
+    def __repr__(self) -> str:
+        return f"<Diarizer: {type(self.model).__name__}, {self.model.options.n_speakers} speakers, {self.device}>"
+
+    def __call__(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Segments:
+        """Return the segments in an audio file, a session of a manifest, or samples (`audio.from_array`) of that rate.
 
         They are in the order of their start. `speaker_0` is who speaks first.
         """
-        if isinstance(source, np.ndarray):
-            probs = self.hear_samples(audio.from_array(source, sample_rate))
-            session = Session(UNNAMED, Path(UNNAMED))
-        else:
-            session = source if isinstance(source, Session) else name_session(Path(source))
-            [(session, probs)] = self.hear([session])
+        session, probs = self._diarize(source, sample_rate)
         return Segments(self.find_segments(session, probs))
+
+    def posteriors(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Posteriors:
+        """Return how likely each speaker is to speak in each row of `frame_seconds`: (rows, speakers), from 0 to 1."""
+        return self._diarize(source, sample_rate)[1]
+
+    def _diarize(self, source: AudioSource, sample_rate: int) -> tuple[Session, Posteriors]:
+        if isinstance(source, str | PathLike):
+            source = name_session(Path(source))
+        if isinstance(source, Session):
+            [(session, probs)] = self.hear([source])
+            return session, probs
+        return Session(UNNAMED, Path(UNNAMED)), self.hear_samples(audio.from_array(source, sample_rate))
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""

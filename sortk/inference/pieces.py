@@ -15,16 +15,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sortk.formats import audio
 from sortk.formats.posteriors import find_active_spans
-from sortk.inference.diarize import UNNAMED, Diarizer, OnHeard, Posteriors, measure_seconds, name_session
+from sortk.inference.diarize import UNNAMED, AudioSource, Diarizer, OnHeard, Posteriors, measure_seconds, name_session
 from sortk.inference.results import Transcript
 from sortk.models.decoding import Decoding, DecodingOptions
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE, count_frames
@@ -125,19 +125,20 @@ class Transcriber(Generic[Written]):
     def frame_us(self) -> int:
         return to_us(self.frame_seconds)
 
-    def __call__(self, source: str | Path | Session | npt.NDArray[Any], sample_rate: int = SAMPLE_RATE) -> Transcript:
+    def __call__(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Transcript:
         """Return the words of a recording in the order of their starts; times count from the start of its file.
 
-        `source` is an audio file, a session of a manifest, or samples of the given rate.
+        `source` is an audio file, a session of a manifest, or samples (`audio.from_array`) of the given rate.
         """
-        if isinstance(source, np.ndarray):
+        if isinstance(source, str | PathLike):
+            source = name_session(Path(source))
+        if not isinstance(source, Session):
             # Pieces are read from a file, as those of any recording.
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / f"{UNNAMED}.wav"
                 audio.write_wav(path, audio.from_array(source, sample_rate))
                 return self(Session(UNNAMED, path))
-        session = source if isinstance(source, Session) else name_session(Path(source))
-        [(_, words)] = self.transcribe([session])
+        [(_, words)] = self.transcribe([source])
         return words
 
     def transcribe(

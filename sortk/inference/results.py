@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sortk.formats.timeline import draw_timeline
 from sortk.records import Segment
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ class Segments(list[Segment]):
 
         names = ("session_id", "speaker", "start", "end", "text", "confidence")
         return DataFrame([[getattr(segment, name) for name in names] for segment in self], columns=list(names))
+
+    def to_svg(self) -> str:
+        """Return a picture of the first session: a row per speaker, overlap shaded; its words if it is short."""
+        own = [segment for segment in self if segment.session_id == self[0].session_id]
+        return draw_timeline(own, [segment for segment in own if segment.text], title=own[0].session_id if own else "")
+
+    def _repr_svg_(self) -> str:
+        """Return what notebooks show."""
+        return self.to_svg()
 
 
 class Transcript(Segments):

@@ -127,18 +127,21 @@ def _without_length(sessions: Mapping[str, Sequence[Segment]]) -> set[str]:
 # Files
 
 
-def score_files(ref: Path, hyp: Path, uem_path: Path | None = None, options: DerOptions | None = None) -> DerReport:
-    """The same from files, or folders of files: RTTM and, if there is one, UEM."""
+def score_files(
+    ref: str | Path, hyp: str | Path, uem_path: str | Path | None = None, options: DerOptions | None = None
+) -> DerReport:
+    """Return the score of files, or folders of files: RTTM and, if there is one, UEM."""
     regions = read_regions(uem_path) if uem_path else None
     report = score_der(read_segments(ref), read_segments(hyp), regions, options)
     return replace(report, uem=str(uem_path)) if uem_path else report
 
 
-def read_segments(path: Path) -> dict[str, list[Segment]]:
+def read_segments(path: str | Path) -> dict[str, list[Segment]]:
     """The segments of each session of an RTTM file, or of a folder of them.
 
     In a folder, a session is in one file, and a file without segments is a session without speech of that name.
     """
+    path = Path(path)
     sessions: dict[str, list[Segment]] = {}
     for file in files_in(path, ".rttm", ".rttm.gz"):
         part: dict[str, list[Segment]] = {}
@@ -152,10 +155,10 @@ def read_segments(path: Path) -> dict[str, list[Segment]]:
     return sessions
 
 
-def read_regions(path: Path) -> dict[str, list[Region]]:
+def read_regions(path: str | Path) -> dict[str, list[Region]]:
     """The regions of each session of a UEM file, or of a folder of them."""
     sessions: dict[str, list[Region]] = {}
-    for file in files_in(path, ".uem"):
+    for file in files_in(Path(path), ".uem"):
         for region in uem.read(file):
             sessions.setdefault(region.session_id, []).append(region)
     return sessions

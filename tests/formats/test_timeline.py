@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from sortk.formats.timeline import draw_timeline
 from sortk.records import Segment
-from sortk.report.timeline import draw_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEGMENTS = [Segment("x", "bob", 4.0, 9.0), Segment("x", "<ann>", 1.0, 5.0), Segment("x", "bob", 9.5, 10.0)]
@@ -21,7 +21,7 @@ def test_a_row_per_speaker_in_the_order_of_arrival() -> None:
 
 
 def test_overlap_is_shaded_where_two_speak() -> None:
-    shaded = shapes(draw_timeline(SEGMENTS, duration=10.36), "rect", fill="#f3c94a")
+    shaded = shapes(draw_timeline(SEGMENTS, duration=10.36), "rect", fill="#f3c94a", **{"fill-opacity": "0.35"})
     assert [(box.get("x"), box.get("width")) for box in shaded] == [("540.0", "100.0")]  # 4 to 5 s, 100 pixels a second
 
 

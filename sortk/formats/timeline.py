@@ -37,6 +37,7 @@ def draw_timeline(
         picture.rows(),
         picture.bars(segments),
         picture.words(shown_words),
+        picture.legend(width) if len(speakers) > 1 else (),
     )
     return "\n".join(
         [
@@ -55,6 +56,15 @@ def _escape(text: str) -> str:
     return escape(re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text))
 
 
+def _clock(seconds: float) -> str:
+    """Return "30 s", "1:30" or "2:00:00"."""
+    if seconds < 60:
+        return f"{seconds:g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 class _Picture:
     def __init__(self, speakers: Sequence[str], pixels_per_second: float) -> None:
         self.row_of = {speaker: index for index, speaker in enumerate(speakers)}
@@ -71,11 +81,16 @@ class _Picture:
         for tick in range(int(end / step) + 1):
             x = self.x(tick * step)
             yield f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#e4e4e4"/>'
-            yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#555555">{tick * step:g} s</text>'
+            place = f'x="{x:.1f}" y="{bottom + 18}" text-anchor="middle"'
+            yield f'<text {place} fill="#555555">{_clock(tick * step)}</text>'
 
     def overlaps(self, segments: Sequence[Segment], bottom: float) -> Iterator[str]:
         for start, end in count_speakers(segments).at_least(2):
             yield self._box(to_seconds(start), to_seconds(end), TOP, bottom - TOP, 'fill="#f3c94a" fill-opacity="0.35"')
+
+    def legend(self, width: float) -> Iterator[str]:
+        yield f'<rect x="{width - RIGHT - 70}" y="14" width="12" height="12" fill="#f3c94a" fill-opacity="0.6"/>'
+        yield f'<text x="{width - RIGHT - 52}" y="24" fill="#555555">overlap</text>'
 
     def rows(self) -> Iterator[str]:
         for speaker in self.row_of:
