@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sortk import __version__
-from sortk.formats.files import atomic_text, relative_within
+from sortk.formats.files import atomic_text, printable, relative_within
 from sortk.locks import find_writer, hold_for_writing
 
 log = logging.getLogger(__name__)
@@ -334,11 +334,18 @@ def _remove_leftovers(folder: Folder) -> None:
         path.unlink(missing_ok=True)
 
 
+class LogFormatter(logging.Formatter):
+    """Formats records for terminals, and for files that are shown on them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     sortk_log = logging.getLogger("sortk")
     sortk_log.addHandler(handler)
     sortk_log.setLevel(min(sortk_log.getEffectiveLevel(), logging.INFO))  # the file keeps what -q hides

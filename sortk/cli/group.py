@@ -6,9 +6,13 @@ import contextlib
 import logging
 import os
 import sys
+import typing
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
+
+from sortk.formats.files import printable
 
 
 class CheckedGroup(click.Group):
@@ -67,24 +71,60 @@ class SortkGroup(CheckedGroup):
         # Worker processes would else import a signal.py that is in the current folder, such as of downloaded data.
         os.environ["PYTHONSAFEPATH"] = "1"
         try:
-            return super().invoke(ctx)
+            with _printable_output():
+                return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except (ValueError, OSError) as error:
             logging.getLogger(__name__).debug("failed", exc_info=True)  # the traceback, with -v only
-            click.echo(f"sortk: {sentence(error)}", err=True)
+            say(sentence(error))
             ctx.exit(1)
         except KeyboardInterrupt:
-            click.echo("sortk: interrupted; run the same command again to go on", err=True)
+            say("interrupted; run the same command again to go on")
             ctx.exit(130)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             logging.getLogger(__name__).debug("failed", exc_info=True)
             about = f"{type(error).__name__}: {error}"
-            click.echo(f"sortk: {about}. This is a bug of sortk; please report it with the output of -v", err=True)
+            say(f"{about}. This is a bug of sortk; please report it with the output of -v")
             ctx.exit(1)
+
+
+def say(text: str) -> None:
+    """Print a message of sortk's own on standard error."""
+    click.echo(f"sortk: {printable(text)}", err=True)
+
+
+@contextlib.contextmanager
+def _printable_output() -> Iterator[None]:
+    """Inside, whatever is printed reaches standard output without control characters.
+
+    Names in files of others, printed by whichever command, could else rewrite the screen or the title of a terminal.
+    """
+    stream = sys.stdout
+    if stream is not None:
+        sys.stdout = typing.cast(typing.TextIO, _PrintableStream(stream))
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+
+
+class _PrintableStream:
+    def __init__(self, stream: typing.TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(printable(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def sentence(error: Exception) -> str:
@@ -100,7 +140,7 @@ class Failures:
         self.count = 0
 
     def tell(self, error: Exception) -> None:
-        click.echo(f"sortk: {sentence(error)}", err=True)
+        say(sentence(error))
         self.count += 1
 
     def exit_if_any(self) -> None:

@@ -23,10 +23,12 @@ def with_verbosity(command: Command) -> Command:
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool, quiet: bool, **kwargs: Any) -> Any:
+        from sortk.folders import LogFormatter
+
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         console = logging.StreamHandler()  # standard error: standard output is for results
         console.setLevel(level)
-        console.setFormatter(logging.Formatter("%(message)s"))
+        console.setFormatter(LogFormatter("%(message)s"))
         logging.raiseExceptions = False  # a log that cannot be written is no reason for a traceback
         if quiet:
             os.environ["TQDM_DISABLE"] = "1"

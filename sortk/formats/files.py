@@ -201,8 +201,8 @@ def check_ids(path: Path, line: int | None, *ids: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text as a terminal may show it: control characters as \\x1b; lines and tabs stay."""
-    return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] in "\n\t" else f"\\x{ord(found[0]):02x}", text)
+    """Return the text as a terminal may show it: control characters as JSON has them, \\u001b; lines and tabs stay."""
+    return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] in "\n\t" else f"\\u{ord(found[0]):04x}", text)
 
 
 def check_file_name(name: str, path: Path | None = None, what: str = "session id") -> str:

@@ -327,4 +327,4 @@ def test_names_that_would_be_files_elsewhere(name: str) -> None:
 
 
 def test_control_characters_are_shown_not_obeyed() -> None:
-    assert files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü") == "a\\x1b]0;x\\x07\tb\nc\\x9b\\x0d\\x7f ü"
+    assert files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü") == "a\\u001b]0;x\\u0007\tb\nc\\u009b\\u000d\\u007f ü"
