@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,7 +124,8 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
     waiting: deque[Future[Any]] = deque()
     remaining = iter(items)
     try:
-        waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 4 * n_jobs))
+        with _no_interrupt():  # the first task starts all workers
+            waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 4 * n_jobs))
         while waiting:
             yield waiting.popleft().result()
             waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 1))
@@ -134,6 +136,17 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold back Ctrl-C in the block, and for good in processes that are started there: until they can ignore it, each
+    would print a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _work_of_this_worker: Callable[[Any], Any] | None = None

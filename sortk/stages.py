@@ -81,7 +81,13 @@ def simulate(run: StageRun) -> None:
 def clean(run: StageRun) -> None:
     """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples to learn from),
     scored/<split>.jsonl (samples with every word, for test sets), rejected.jsonl."""
+    from sortk.scoring.tune import Term, check_development
+
     sets = sets_of(run.inputs["prepare"], run.inputs["simulate"])
+    scored = run.recipe.score
+    development = [session for name in run.recipe.tune.sets for session in sets.get(name, ())]
+    if development:  # before the models are trained, not after
+        check_development(development, run.recipe.tune.objective or (Term(scored.collar, scored.skip_overlap),))
     clean_into(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs, seed=run.recipe.seed)
 
 

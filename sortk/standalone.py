@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import sys
@@ -296,19 +297,30 @@ def diarize_files(
 
     from sortk.inference.diarize import count_seconds, find_sessions
 
-    sessions = choose_writable(find_sessions(paths), outputs.paths, outputs.force, on_error)
+    sessions = choose_writable(find_sessions(paths, on_error), outputs.paths, outputs.force, on_error)
     began, n_done, n_frames = time.monotonic(), 0, 0
     bar = tqdm(
         total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
     )
     with bar:
         for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
-            outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
+            try:
+                outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
+            except (ValueError, OSError) as error:
+                if not _is_about_name(error):
+                    raise
+                on_error(error)
+                continue
             n_done, n_frames = n_done + 1, n_frames + len(probs)
     spent, seconds = time.monotonic() - began, n_frames * diarizer.frame_seconds
     log.info("%d of %d recordings, %.1f s of audio in %.1f s", n_done, len(sessions), seconds, spent)
     if seconds:
         log.info("real-time factor %.4f", spent / seconds)
+
+
+def _is_about_name(error: Exception) -> bool:
+    """Return whether a session cannot be written because of its name; the others can, unless the disk is full."""
+    return not isinstance(error, OSError) or error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
 def diarize_live(diarizer: Diarizer, file: BinaryIO) -> None:
@@ -333,7 +345,7 @@ def transcribe_files(
     from sortk.inference.dialogue import print_transcripts, transcript_path, write_transcript
     from sortk.inference.diarize import count_seconds, find_sessions
 
-    sessions = find_sessions(paths)
+    sessions = find_sessions(paths, on_error)
     if out_dir is not None:
         sessions = choose_writable(
             sessions, lambda session: [transcript_path(out_dir, session, style)], force, on_error
@@ -346,7 +358,13 @@ def transcribe_files(
         for session, words in transcriber.transcribe(sessions, lambda _, error: on_error(error), progress.update):
             n_done, n_words = n_done + 1, n_words + len(words)
             if out_dir is not None:
-                write_transcript(out_dir, session, words, style)
+                try:
+                    write_transcript(out_dir, session, words, style)
+                except (ValueError, OSError) as error:
+                    if not _is_about_name(error):
+                        raise
+                    on_error(error)
+                    n_done -= 1
             else:
                 printed.append((session, words))
     if out_dir is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -13,6 +14,27 @@ from typing import Any
 import click
 
 from sortk.formats.files import printable
+
+INTERRUPTED = "interrupted; run the same command again to go on"
+
+
+def open_closed_streams() -> None:
+    """Put /dev/null in the place of standard streams that are closed (`sortk ... 2>&-`).
+
+    Without that, the next file that is opened would take their place. Messages are lost then; but reading from standard
+    input, and writing to standard output, is an error, because /dev/null is opened for the opposite.
+    """
+    for number, name, mode, flag in (
+        (0, "stdin", "r", os.O_WRONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, flag)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for the whole process)
 
 
 class CheckedGroup(click.Group):
@@ -67,6 +89,14 @@ class SortkGroup(CheckedGroup):
                 rows = [(str(command.name).ljust(width), command.get_short_help_str(limit)) for command in commands]
                 formatter.write_dl(rows)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        open_closed_streams()
+        try:
+            return super().main(*args, **kwargs)
+        except KeyboardInterrupt:  # before or after the command itself
+            say(INTERRUPTED)
+            sys.exit(130)
+
     def invoke(self, ctx: click.Context) -> Any:
         # Worker processes would else import a signal.py that is in the current folder, such as of downloaded data.
         os.environ["PYTHONSAFEPATH"] = "1"
@@ -76,12 +106,15 @@ class SortkGroup(CheckedGroup):
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, FloatingPointError) as error:
             logging.getLogger(__name__).debug("failed", exc_info=True)  # the traceback, with -v only
             say(sentence(error))
             ctx.exit(1)
+        except MemoryError:
+            say("out of memory; close other programs, or give less data or a smaller --nj")
+            ctx.exit(1)
         except KeyboardInterrupt:
-            say("interrupted; run the same command again to go on")
+            say(INTERRUPTED)
             ctx.exit(130)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -128,6 +161,11 @@ class _PrintableStream:
 
 
 def sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EBADF and not error.filename:
+        return "standard input or output is closed"
+    if isinstance(error, UnicodeEncodeError):  # bytes of a file's name that are not UTF-8 cannot be written down
+        shown = error.object[max(0, error.start - 120) : error.end + 40]
+        return f"a name is not UTF-8: {shown!r}; rename the file or folder"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

@@ -8,12 +8,13 @@ In a folder of recordings only the names inside RTTM, STM and UEM files count: t
 may be about many sessions. A session with no RTTM has the speakers of its transcript.
 
 Folders train/, dev/ (or valid/) and test/, or manifests of such names, are the parts of the corpus. If there are none,
-the sessions are divided at random; then a speaker may be in several parts.
+the recordings are divided at random, each with all its sessions; then a speaker may be in several parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,8 @@ from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions,
 from sortk.formats.files import read_lines
 from sortk.records import Region, RunJobs, Segment, Session
 
+log = logging.getLogger(__name__)
+
 Entry = TypeVar("Entry", Segment, Region)
 
 PART_NAMES = ("train", "dev", "valid", "test")
@@ -36,18 +39,40 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
     """The parts that the owner has made or, if there are none, random ones."""
     found = {name: place for name in PART_NAMES if (place := _find_part(corpus_dir, name))}
     if found:
+        _check_parts(corpus_dir, found)
         return {part: _read_place(place, corpus_dir, run_jobs) for part, place in found.items()}
     sessions = _read_place(corpus_dir, corpus_dir, run_jobs)
-    n_valid, n_test = share(valid_fraction, len(sessions)), share(test_fraction, len(sessions))
-    if n_valid + n_test >= len(sessions):
+    # Windows of one recording stay together: a model that has learned from one knows the voices of the others.
+    ids: dict[Path, str] = {}
+    for session in sessions:
+        ids.setdefault(session.audio_path.resolve(), session.session_id)
+    n_valid, n_test = share(valid_fraction, len(ids)), share(test_fraction, len(ids))
+    if n_valid + n_test >= len(ids) or (valid_fraction and not n_valid and len(ids) < len(sessions)):
         raise ValueError(
-            f"{corpus_dir}: {len(sessions)} sessions are too few to be divided; put them into train/, dev/ and test/"
+            f"{corpus_dir}: {len(ids)} recordings are too few to be divided; put them into train/, dev/ and test/"
         )
-    split_of = split_speakers({session.session_id: "" for session in sessions}, n_valid, n_test, seed)
+    if valid_fraction and not n_valid:
+        log.warning("%s: %d recordings are too few to be divided, all are in train", corpus_dir, len(ids))
+    split_of = split_speakers(dict.fromkeys(ids.values(), ""), n_valid, n_test, seed)
     parts: Parts = {}
     for session in sessions:
-        parts.setdefault(split_of[session.session_id], []).append(session)
+        parts.setdefault(split_of[ids[session.audio_path.resolve()]], []).append(session)
     return parts
+
+
+def _check_parts(corpus_dir: Path, found: Mapping[str, Path]) -> None:
+    """Raise ValueError for recordings that are beside the parts: they would be left out."""
+    beside = [
+        path
+        for path in find_files(corpus_dir)
+        if path.suffix.lower() in audio.SUFFIXES
+        and not any(path.is_relative_to(place) for place in found.values() if place.is_dir())
+    ]
+    if beside and all(place.is_dir() for place in found.values()):  # manifests name recordings anywhere
+        raise ValueError(
+            f"{corpus_dir}: {len(beside)} recordings are in none of the parts ({', '.join(found)}), the first is "
+            f"{beside[0]}; move them into train/, dev/ or test/"
+        )
 
 
 def _find_part(corpus_dir: Path, name: str) -> Path | None:
@@ -116,17 +141,31 @@ class Annotated:
     segments: list[Segment] = field(default_factory=list)  # who speaks when
     transcript: list[Segment] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
+    ignored: list[Region] = field(default_factory=list)  # what an STM says not to score
 
 
 def _read_recording(found: Annotated) -> Recorded:
+    seconds = audio.info(found.audio_path).seconds
+    regions = found.regions or ([Region(found.session_id, 0.0, seconds)] if found.ignored else [])
     return Recorded(
         found.session_id,
         found.audio_path,
-        audio.info(found.audio_path).seconds,
+        seconds,
         segments=_without_text(found.segments or found.transcript),
         transcript=_with_text(found.transcript),
-        regions=tuple(found.regions),
+        regions=tuple(part for region in regions for part in _cut_out(region, found.ignored)),
     )
+
+
+def _cut_out(region: Region, ignored: Sequence[Region]) -> Iterator[Region]:
+    """Return what is left of a region without others."""
+    start = region.start
+    for other in sorted(ignored, key=lambda other: other.start):
+        if start < other.start and start < region.end:
+            yield replace(region, start=start, end=min(other.start, region.end))
+        start = max(start, other.end)
+    if start < region.end:
+        yield replace(region, start=start)
 
 
 def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[Recorded]:
@@ -149,6 +188,7 @@ def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Reco
             _hand_out(rttm.read(path), path, recordings, known, lambda found: found.segments)
         elif path.suffix == ".stm":
             _hand_out(stm.read(path), path, recordings, known, lambda found: found.transcript)
+            _hand_out(stm.read_ignored(path), path, recordings, known, lambda found: found.ignored)
         elif path.suffix == ".json" and path.stem in known:  # other JSON may be anything
             _hand_out(seglst.read(path), path, recordings, known, lambda found: found.transcript)
         elif path.suffix == ".uem":

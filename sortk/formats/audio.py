@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -100,6 +101,28 @@ def read_blocks(
             resampled = _resample(known, file.samplerate, sample_rate)
             yield resampled[(start - begin) * up // down : math.ceil((stop - begin) * up / down)]
             known, begin = known[stop - n_around - begin :], stop - n_around
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the file itself, or every audio file in a folder and the folders below it, sorted; no hidden ones."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(
+        Path(folder) / name
+        for folder, folders, names in os.walk(path)
+        if _keep_visible(folders)
+        for name in names
+        if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".") and is_file(Path(folder) / name)
+    )
+    if not found:
+        raise FileNotFoundError(f"{path}: no audio file ({', '.join(SUFFIXES[:5])}, ...) in this folder or below")
+    return found
+
+
+def _keep_visible(folders: list[str]) -> bool:
+    """Take hidden folders out of the list, so that `os.walk` does not enter them."""
+    folders[:] = [name for name in folders if not name.startswith(".")]
+    return True
 
 
 def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Samples:

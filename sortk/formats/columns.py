@@ -9,7 +9,7 @@ from sortk.formats.files import MAX_SECONDS, Lines, format_seconds, is_id, is_to
 from sortk.records import Region, Segment
 
 
-def rows(lines: Lines, max_splits: int = -1) -> Iterator[tuple[int, list[str]]]:
+def rows(lines: Lines, max_splits: int = 16) -> Iterator[tuple[int, list[str]]]:
     """Number and fields of each line that is neither empty nor a comment (`;; ...`)."""
     for number, line in lines:
         fields = line.split(None, max_splits)

@@ -1,7 +1,8 @@
 """Model folders: config.json (what to build) and model.safetensors (its weights); nothing that could run code.
 
-config.json also holds what is nobody else's business: `format`, the version of such folders, and `sha256`, that of the
-weights' file. Folders of before there were these have format 0, and are read as they are.
+config.json also holds what is nobody else's business: `format`, the version of such folders, `sha256`, that of the
+weights' file, and `files_sha256`, those of the tokenizers. Older folders lack
+them, and are read as they are.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sortk.formats.files import FormatError, atomic_path, atomic_text, quote
+from sortk.formats.files import FormatError, atomic_path, atomic_text, is_file, quote
 from sortk.formats.sst import LEVELS, Level
 
 WEIGHTS_NAME, CONFIG_NAME = "model.safetensors", "config.json"
 FORMAT = 1
-OWN_KEYS = ("format", "sha256")
+OWN_KEYS = ("format", "sha256", "files_sha256")
+MAX_CONFIG_BYTES = 16 << 20
 SST_LEVEL = "sst_level"  # in config.json of an ASR: the level of the transcripts it has learned; null: words alone
 
 
 def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Writes a model folder."""
+    """Writes a model folder. The tokenizers of an ASR must be there already: config.json holds their sha256, too."""
     save_tensors(folder / WEIGHTS_NAME, weights)
+    tokenizers = {path.name: _hash_file(path) for path in sorted(folder.glob("*.model")) if path.is_file()}
     own = {"format": FORMAT, "sha256": _hash_file(folder / WEIGHTS_NAME)}
+    own |= {"files_sha256": tokenizers} if tokenizers else {}
     with atomic_text(folder / CONFIG_NAME) as file:  # last: where it is, the folder is whole
         json.dump({**config, **own}, file, indent=1)
         file.write("\n")
@@ -38,9 +42,14 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights and config of a model folder."""
     config, path = _read_config(folder), folder / WEIGHTS_NAME
     weights = load_tensors(path)
-    if config.get("sha256", "") not in ("", _hash_file(path)):
-        reason = f"is not the file that {CONFIG_NAME} was written with (sha256); copy the model folder again"
-        raise FormatError(path, None, reason)
+    hashes = config.get("files_sha256", {})
+    if not isinstance(hashes, dict):
+        raise FormatError(folder / CONFIG_NAME, None, f"files_sha256 is {quote(hashes)}, not a table")
+    for name, expected in {WEIGHTS_NAME: config.get("sha256", ""), **hashes}.items():
+        file = folder / Path(str(name)).name
+        if expected != "" and (not is_file(file) or expected != _hash_file(file)):
+            reason = f"is not the file that {CONFIG_NAME} was written with (sha256); copy the model folder again"
+            raise FormatError(file, None, reason)
     return weights, _without_own_keys(config)
 
 
@@ -67,6 +76,8 @@ def _read_json(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_NAME
     if not path.is_file():
         raise FormatError(folder, None, f"not a model folder: no {CONFIG_NAME} in it")
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise FormatError(path, None, f"has {path.stat().st_size} bytes, more than the {MAX_CONFIG_BYTES} allowed")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
@@ -109,6 +120,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
+    if path.exists() and not is_file(path):  # a pipe would be waited at for ever
+        raise FormatError(path, None, "is not a plain file")
     try:
         return load_file(path)
     except FileNotFoundError:

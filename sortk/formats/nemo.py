@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import pickletools
+import re
 import tarfile
 import tempfile
 import warnings
@@ -30,7 +32,9 @@ CONFIG_NAME, WEIGHTS_NAME = "model_config.yaml", "model_weights.ckpt"
 FILE_PREFIX = "nemo:"  # how the config marks the name of another member
 
 MAX_MEMBERS = 1000
-MAX_CONFIG_BYTES = 4 << 20
+MAX_CONFIG_BYTES = 1 << 20  # NVIDIA's have 10 to 100 kB
+MAX_CONFIG_DEPTH = 100
+MAX_PICKLE_BYTES = 64 << 20  # names and shapes of tensors; their numbers are elsewhere
 MAX_FILE_BYTES = 64 << 20  # of a member that the config names, such as a tokenizer
 MAX_WEIGHTS_BYTES = 32 << 30
 MAX_UNPACKING = 20  # an archive may unpack to as many times its size (weights: hardly more than once),
@@ -157,25 +161,48 @@ def _read_headers(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]
         yield member
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a few lines of those can stand for more than any memory holds. NeMo writes none."""
+class _PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML without numbers to the base of 60: reading 59:59:59... takes time that is quadratic in its length."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases, which are not allowed")
-        return super().compose_node(parent, index)
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        if kind is yaml.ScalarNode and ":" in value:
+            return "tag:yaml.org,2002:str"
+        return str(super().resolve(kind, value, implicit))
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Construct a number, also one that is marked as one: !!int 59:59."""
+        if ":" in str(node.value):
+            raise yaml.YAMLError("it has a number with a colon, which is not allowed")
+        return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _PlainLoader.construct_number)
 
 
 def _parse_config(archive: _Archive) -> dict[str, Any]:
     text = archive.open(CONFIG_NAME, MAX_CONFIG_BYTES).read()
     try:
+        _check_events(text)
         config = yaml.load(text, _PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         about = " ".join(str(error).split())
         raise FormatError(archive.path, None, f"broken {CONFIG_NAME} ({about})") from None
     if not isinstance(config, dict):
         raise FormatError(archive.path, None, f"{CONFIG_NAME} is not a table of settings")
     return config
+
+
+def _check_events(text: bytes) -> None:
+    """Refuse aliases, of which a few lines can stand for more than any memory holds, and deep nesting. NeMo writes
+    neither."""
+    depth = 0
+    for event in yaml.parse(text, _PlainLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases, which are not allowed")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_CONFIG_DEPTH:
+            raise yaml.YAMLError(f"it is nested more than {MAX_CONFIG_DEPTH} deep")
 
 
 def _find_names(value: Any) -> list[str]:
@@ -190,6 +217,7 @@ def _load_weights(archive: _Archive) -> dict[str, Tensor]:
     file = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES)
     try:
         _check_records(file, archive.members[WEIGHTS_NAME].size)
+        _check_pickle(file)
         file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tensors that are refused below
@@ -215,6 +243,31 @@ def _check_records(file: IO[bytes], n_bytes: int) -> None:
         raise zipfile.BadZipFile("its records are compressed")
     if sum(record.file_size for record in records) > n_bytes:
         raise zipfile.BadZipFile("its records overlap")
+
+
+_ALLOWED = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    "torch.storage UntypedStorage",
+}
+_ALLOWED_TORCH = re.compile(r"torch (\w+Storage|Size|(b?float|u?int|complex)\d+|bool|half|double|float|long|int|short)")
+_REFUSED_OPCODES = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER"}
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Refuse a checkpoint that calls anything but what makes tensors: torch lets `bytearray(8_000_000_000)` pass."""
+    with zipfile.ZipFile(file) as records:
+        for record in records.infolist():
+            if not record.filename.endswith(".pkl"):
+                continue
+            if record.file_size > MAX_PICKLE_BYTES:
+                raise zipfile.BadZipFile(f"its {record.filename} has {record.file_size} bytes")
+            for opcode, argument, _ in pickletools.genops(records.read(record)):
+                if opcode.name in _REFUSED_OPCODES or (
+                    opcode.name == "GLOBAL" and argument not in _ALLOWED and not _ALLOWED_TORCH.fullmatch(str(argument))
+                ):
+                    raise pickle.UnpicklingError(f"{opcode.name} {argument}")
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -40,6 +40,14 @@ def decode(text: str, path: Path, line: int | None) -> Any:
     return value
 
 
+def read_own(path: Path, parse: Callable[[Any], Value]) -> Value:
+    """Return what `parse` makes of a JSON file that sortk wrote; FormatError that names the file if it is damaged."""
+    try:
+        return parse(decode(path.read_text(encoding="utf-8"), path, None))
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise FormatError(path, None, "is damaged; remove it and run the same command again") from None
+
+
 def encode(value: Any) -> str:
     """The value as one line of JSON; ValueError if JSON cannot hold it."""
     try:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
 
-from sortk.formats.files import FormatError, atomic_text, quote
+from sortk.formats.files import FormatError, atomic_text, quote, read_lines
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ PRESETS = {
 def read_postprocess(path: Path) -> Postprocess:
     """Return the parameters; what is not in the file keeps its default, and the table `notes` is for people."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads("\n".join(line for _, line in read_lines(path)))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file") from None
     except RecursionError:

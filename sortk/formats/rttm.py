@@ -9,6 +9,7 @@ older files lack the last one or two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sortk.formats import columns
@@ -23,7 +24,7 @@ from sortk.formats.files import (
     quote,
     read_lines,
 )
-from sortk.records import Segment
+from sortk.records import Region, Segment
 
 # What else RT-09 lets an RTTM file say; none of it is a speaker's segment.
 # fmt: off
@@ -47,7 +48,7 @@ def stream(path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segmen
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
     """The segments of numbered lines; `path` is only for messages."""
     for number, line in lines:
-        fields = line.split()
+        fields = line.split(None, 10)  # a line of 100 MB would become many times that in fields
         if not fields or fields[0] != "SPEAKER":
             _check_other_line(fields, path, number)
             continue
@@ -67,6 +68,37 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
 def _check_other_line(fields: list[str], path: Path, number: int) -> None:
     if fields and not fields[0].startswith(";") and fields[0] not in OTHER_TYPES:
         raise FormatError(path, number, f"unknown RTTM type {quote(fields[0])}")
+
+
+NON_LEXICAL = frozenset({"laugh", "breath", "lipsmack", "cough", "sneeze", "other"})  # subtypes that md-eval leaves out
+
+
+@dataclass
+class Marks:
+    """What NIST's scorer takes from the lines of a session that are not about a speaker."""
+
+    no_score: list[Region] = field(default_factory=list)  # NOSCORE: not evaluated
+    non_lexical: list[Region] = field(default_factory=list)  # laughter, coughs and the like
+    words: list[Region] = field(default_factory=list)
+
+
+def read_marks(path: Path) -> dict[str, Marks]:
+    """Return the NOSCORE, NON-LEX and LEXEME lines of each session."""
+    found: dict[str, Marks] = {}
+    for number, line in read_lines(path):
+        fields = line.split(None, 10)
+        if not fields or fields[0] not in ("NOSCORE", "NON-LEX", "LEXEME"):
+            continue
+        if len(fields) < 5:
+            raise FormatError(path, number, f"a {fields[0]} line has 8 to 10 fields, not {len(fields)}")
+        start = parse_seconds(path, number, "start", fields[3])
+        end = round(start + parse_seconds(path, number, "duration", fields[4]), 6)
+        subtype = fields[6].lower() if len(fields) > 6 else "<na>"
+        if start < end and (fields[0] != "NON-LEX" or subtype in NON_LEXICAL):
+            marks = found.setdefault(fields[1], Marks())
+            kinds = {"NOSCORE": marks.no_score, "NON-LEX": marks.non_lexical, "LEXEME": marks.words}
+            kinds[fields[0]].append(Region(fields[1], start, end))
+    return found
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:

@@ -5,6 +5,8 @@
 The fields are session, channel, speaker, start, end, an optional label and the text, which may be empty. A first
 token in angle brackets is a label only if it looks like NIST's: with a comma, or `<>`, or `<NA>`. Anything else,
 such as the speaker token `<spk0>`, is text.
+
+A line whose text is IGNORE_TIME_SEGMENT_IN_SCORING is not an utterance: its time is not scored (`read_ignored`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from sortk.formats.files import (
     parse_seconds,
     read_lines,
 )
-from sortk.records import Segment
+from sortk.records import Region, Segment
+
+IGNORED = "ignore_time_segment_in_scoring"  # in any case
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
@@ -34,6 +38,23 @@ def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
     """The utterances of numbered lines; `path` is only for messages."""
+    return (segment for segment in _parse_all(lines, path, zero_duration) if not _is_ignored(segment))
+
+
+def read_ignored(path: Path) -> list[Region]:
+    """Return the time that is not scored."""
+    return [
+        Region(segment.session_id, segment.start, segment.end)
+        for segment in _parse_all(read_lines(path), path, "keep")
+        if _is_ignored(segment)
+    ]
+
+
+def _is_ignored(segment: Segment) -> bool:
+    return segment.text.lower().split()[-1:] == [IGNORED]  # a label such as <O> may stand before it
+
+
+def _parse_all(lines: Lines, path: Path, zero_duration: ZeroDuration) -> Iterator[Segment]:
     for number, fields in columns.rows(lines, max_splits=5):
         if len(fields) < 5:
             raise FormatError(path, number, f"an STM line has at least 5 fields, not {len(fields)}")

@@ -27,7 +27,6 @@ from torch.nn.utils.rnn import pad_sequence
 from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
 from sortk.formats.columns import check_name
-from sortk.formats.files import files_in
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
@@ -239,7 +238,7 @@ class Diarizer:
             samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
             lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
             output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
-            probs = output.speaker_probs.float().cpu().numpy()
+            probs = _check_finite(output.speaker_probs.float().cpu().numpy())
         return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
     def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
@@ -249,7 +248,14 @@ class Diarizer:
             steps.append(stream.hear(torch.from_numpy(block)[None]))
             on_heard(len(block) / SAMPLE_RATE)
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
-        return self.count_speakers(probs.float().cpu().numpy())
+        return self.count_speakers(_check_finite(probs.float().cpu().numpy()))
+
+
+def _check_finite(probs: Posteriors) -> Posteriors:
+    """Return the posteriors; ArithmeticError if they are not numbers, because no session can be diarized then."""
+    if not np.isfinite(probs).all():
+        raise FloatingPointError("the posteriors of this model are not numbers (NaN): its weights are damaged")
+    return probs
 
 
 class _Length(NamedTuple):
@@ -284,6 +290,8 @@ def load(
         loaded = load_diarizer(path, device)
     except RuntimeError as error:
         raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if loaded.model.features.window.is_meta:
+        raise ValueError("device 'meta' cannot be used: it computes nothing")
     loaded.model.freeze_for_inference()
     if int8:
         quantize(loaded.model)
@@ -343,14 +351,20 @@ def choose_postprocess(text: str | None, model: Path | None = None) -> Postproce
 def name_session(path: Path) -> Session:
     """An audio file as a session of its name."""
     session_id = id_of(path)
-    check_name("session id", session_id)
+    try:
+        check_name("session id", session_id)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; rename the file") from None
     return Session(session_id, path)
 
 
-def find_sessions(paths: Iterable[Path]) -> list[Session]:
-    """Audio files, folders of them, and manifests (`.jsonl`, `.json`) as sessions, each with a name of its own."""
+def find_sessions(paths: Iterable[Path], on_error: Callable[[Exception], None] | None = None) -> list[Session]:
+    """Audio files, folders of them, and manifests (`.jsonl`, `.json`) as sessions, each with a name of its own.
+
+    With `on_error`, it is called for a file of a folder whose name cannot be that of a session, and the others go on.
+    """
     sessions: dict[str, Session] = {}
-    for session in itertools.chain.from_iterable(map(_sessions_of, paths)):
+    for session in itertools.chain.from_iterable(_sessions_of(path, on_error) for path in paths):
         other = sessions.setdefault(session.session_id, session)
         if other is not session:
             both = f"{other.audio_path} and {session.audio_path}"
@@ -358,11 +372,17 @@ def find_sessions(paths: Iterable[Path]) -> list[Session]:
     return list(sessions.values())
 
 
-def _sessions_of(path: Path) -> list[Session]:
+def _sessions_of(path: Path, on_error: Callable[[Exception], None] | None) -> Iterator[Session]:
     if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        return manifest.read(path)
-    suffixes = (*audio.SUFFIXES, *(suffix.upper() for suffix in audio.SUFFIXES))
-    return [name_session(file) for file in files_in(path, *suffixes)]
+        yield from manifest.read(path)
+        return
+    for file in audio.files_below(path):
+        try:
+            yield name_session(file)
+        except ValueError as error:
+            if on_error is None or not path.is_dir():
+                raise
+            on_error(error)
 
 
 class Hears(Protocol):

@@ -8,6 +8,8 @@ in their own order: when they become final, not when they start.
 
 from __future__ import annotations
 
+import itertools
+import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -15,13 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sortk.formats.containers import recognize
 from sortk.formats.posteriors import find_runs
 from sortk.formats.postprocess import Postprocess
 from sortk.inference.diarize import Diarizer, Posteriors
 from sortk.inference.postprocess import SILENCE, UNIT_SECONDS, PosteriorRows, find_all_segments
-from sortk.records import FRAME_SECONDS, Segment
+from sortk.records import FRAME_SECONDS, SAMPLE_RATE, Segment
 
 BYTES_PER_SAMPLE = 2
+HEAD_BYTES = 2048  # in which the kind of a file, and the samples of a WAV file, are looked for: 64 ms
+PCM_ADVICE = "give the file itself, or samples: ffmpeg -i FILE -f s16le -ar 16000 -ac 1 - | sortk ... -"
 READ_BYTES = 1 << 16  # at most so many at a time: two seconds
 
 
@@ -37,14 +42,41 @@ def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -
 
 
 def read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
-    """What is there, as soon as it is there; a last half sample is dropped."""
+    """What is there, as soon as it is there; a last half sample is dropped.
+
+    The header of a WAV file with samples of this kind, as `arecord` writes it, is skipped; any other kind of audio file
+    is a ValueError.
+    """
     read = getattr(file, "read1", file.read)  # a pipe's `read` would wait until it has all bytes
+    head = b""
+    while len(head) < HEAD_BYTES and (piece := read(HEAD_BYTES - len(head))):
+        head += piece
+    kind = recognize(head)
+    if kind == "WAV":
+        head = head[_find_samples(head) :]
+    elif kind:
+        raise ValueError(f"standard input is an audio file ({kind}), not raw samples; {PCM_ADVICE}")
     rest = b""
-    while piece := read(READ_BYTES):
+    for piece in itertools.chain([head], iter(lambda: read(READ_BYTES), b"")):
         known = rest + piece
         n_whole = len(known) // BYTES_PER_SAMPLE * BYTES_PER_SAMPLE
-        yield np.frombuffer(known[:n_whole], "<i2").astype(np.float32) / np.float32(32768)
+        if n_whole:
+            yield np.frombuffer(known[:n_whole], "<i2").astype(np.float32) / np.float32(32768)
         rest = known[n_whole:]
+
+
+def _find_samples(head: bytes) -> int:
+    """Return where the samples of a WAV file begin; ValueError if they are not 16 bits, 16 kHz, mono."""
+    place, is_right = 12, False
+    while place + 8 <= len(head):
+        name, size = struct.unpack("<4sI", head[place : place + 8])
+        if name == b"fmt ":
+            kind, channels, rate, _, _, bits = struct.unpack("<HHIIHH", head[place + 8 : place + 24].ljust(16, b"\0"))
+            is_right = kind in (1, 0xFFFE) and (channels, rate, bits) == (1, SAMPLE_RATE, 16)
+        if name == b"data" and is_right:
+            return place + 8
+        place += 8 + size + size % 2
+    raise ValueError(f"standard input is a WAV file of another kind than 16 bits, 16 kHz, mono; {PCM_ADVICE}")
 
 
 class SettledSegments:

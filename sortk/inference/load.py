@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,18 +127,24 @@ def import_nemo(path: Path, out: Path) -> None:
     """`sortk import-nemo`: write a published model as a model folder, which appears only if all is well."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise FileExistsError(f"{out}: is there already; remove it, or give another folder")
-    _convert_file(path, out)
+    unfinished = out.absolute().with_name(f".{out.absolute().name}.importing")  # what a killed import leaves
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        _convert_file(path, unfinished, out)
+        unfinished.replace(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     give_back_freed_memory()
 
 
-def _convert_file(path: Path, out: Path) -> None:
+def _convert_file(path: Path, folder: Path, out: Path) -> None:
     published = _read_published(path)
     if published is None:
         raise FormatError(path, None, "is a model folder of sortk already")
     model, tokenizer = published
     if tokenizer is not None:
-        save_tokenizer(out, tokenizer)
-    save_model(out, model.weights, model.config)
+        save_tokenizer(folder, tokenizer)
+    save_model(folder, model.weights, model.config)
     n_weights = sum(tensor.numel() for tensor in model.weights.values() if tensor.is_floating_point())
     log.info("%s: %s with %.1fM weights", out, model.config["model"], n_weights / 1e6)
     for why in sorted(set(model.left_out.values())):

@@ -187,7 +187,12 @@ def load_transcriber(
     loaded = load_asr(path)
     if isinstance(diarizer, str | Path):
         diarizer = load(diarizer, diarize_options or DiarizeOptions(), device)
-    loaded.model.to(device)
+    try:
+        loaded.model.to(device)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if torch.device(device).type == "meta":
+        raise ValueError("device 'meta' cannot be used: it computes nothing")
     try:
         return _build_transcriber(loaded, options, diarizer)
     except ValueError as error:

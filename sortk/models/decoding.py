@@ -28,6 +28,8 @@ Decoding = Literal["free", "valid"]
 Constraint = Callable[[Tensor], Tensor]
 """Which tokens may come next: (rows, n) of texts so far, without prompt -> (rows, n_tokens), true where one may."""
 
+MAX_BEAM = 1000  # rows of a clip; more is a mistake, and fills the memory
+
 
 class Steps(Protocol):
     """A decoder at work on some clips, `canary.Decoding` for one."""
@@ -53,8 +55,10 @@ class DecodingOptions:
     max_repeats: int = 8  # a text that ends with the same tokens so many times is stopped
 
     def __post_init__(self) -> None:
-        if self.beam < 1 or self.max_repeats < 2:
-            raise ValueError("beam must be at least 1 and max_repeats at least 2")
+        if not 1 <= self.beam <= MAX_BEAM or self.max_repeats < 2:
+            raise ValueError(
+                f"beam must be from 1 to {MAX_BEAM} and max_repeats at least 2, got {self.beam} and {self.max_repeats}"
+            )
         if not (self.tokens_per_second >= 0 and self.tokens_more >= 1):
             raise ValueError("tokens_per_second must not be negative, and tokens_more at least 1")
 

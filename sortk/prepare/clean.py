@@ -30,6 +30,7 @@ from sortk.corpora.splits import stable_random
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
 from sortk.formats.files import atomic_text, check_file_name, is_file, quote
+from sortk.formats.objects import read_own
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
@@ -319,5 +320,12 @@ def _read_pieces(
 
 
 def _read_result(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    return read_own(path, _check_result)
+
+
+def _check_result(result: Any) -> dict[str, Any]:
+    rows = [row for output in result["kept"].values() for row in output]
+    if not all(isinstance(row, list) and len(row) >= 3 for row in rows) or not isinstance(result["rejected"], list):
+        raise ValueError("no lists of pieces")
+    CleanSummary.from_json(result["counts"])
+    return dict(result)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from sortk.formats import audio, ctm, manifest, rttm, seglst
 from sortk.formats.files import atomic_text, check_file_name
+from sortk.formats.objects import read_own
 from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
 from sortk.records import RunJobs, Session
 from sortk.spans import Activity, measure_activity
@@ -72,7 +73,7 @@ def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJ
 def _simulate_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
     paths = SessionPaths(folder, check_file_name(mixer.session_id(index)))
     if paths.plan.exists():
-        plan = plan_from_json(json.loads(paths.plan.read_text(encoding="utf-8")), paths.plan)
+        plan = read_own(paths.plan, lambda fields: plan_from_json(fields, paths.plan))
     else:
         plan = mixer.plan(index)
         _write_session(plan, mixer.render(plan), paths)

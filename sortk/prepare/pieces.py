@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError, atomic_text, path_text, resolve_path
+from sortk.formats.objects import read_own
 from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Source, Word
 
@@ -98,9 +99,12 @@ def summarize_index(path: Path) -> SpeakerIndex | None:
 
 def read_index(path: Path) -> list[list[Piece]]:
     """The pieces of each utterance, as `index_speaker` wrote them."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    files = [resolve_path(file, path) for file in content["audio"]]
-    return [_utterance_from_json(utterance, content["speaker"], files) for utterance in content["utterances"]]
+
+    def parse(content: Any) -> list[list[Piece]]:
+        files = [resolve_path(file, path) for file in content["audio"]]
+        return [_utterance_from_json(utterance, content["speaker"], files) for utterance in content["utterances"]]
+
+    return read_own(path, parse)
 
 
 def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import session_segments
-from sortk.formats.files import read_lines
+from sortk.formats.files import FormatError, read_lines
 from sortk.formats.objects import decode
 from sortk.formats.sst import parse_any
 from sortk.records import Segment, Session
@@ -98,6 +99,20 @@ def format_report(folders: ExperimentFolders, budget: Budget | None = None) -> s
     """The page of an experiment."""
     scores_path = folders.file("score", "scores.json")
     scores = read_json(scores_path) if scores_path else {}
+    with _blaming(scores_path or next(iter(folders.stages.values()))):
+        return _format_report(folders, scores, budget or Budget())
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file leads to into a FormatError that names it."""
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, ArithmeticError):
+        raise FormatError(path, None, "is damaged; run the stage that wrote it again, with --force") from None
+
+
+def _format_report(folders: ExperimentFolders, scores: Mapping[str, Any], budget: Budget) -> str:
     name = scores.get("recipe") or next(iter(folders.stages.values())).parent.name
     parts = {
         "kind": "experiment",
@@ -110,19 +125,25 @@ def format_report(folders: ExperimentFolders, budget: Budget | None = None) -> s
         "tuning": _read_optional(folders.file("tune", "postprocess.json"), read_json),
         "cleaning": _read_optional(folders.file("clean", "summary.json"), read_cleaning),
         "simulation": _read_optional(folders.stages.get("simulate"), read_simulation),
-        "sessions": _Sessions(folders, scores, budget or Budget()).describe(),
+        "sessions": _Sessions(folders, scores, budget).describe(),
         "settings": _flatten(scores.get("settings", {})),
     }
     return format_page(f"sortk: {name}", parts)
 
 
 def _read_optional(path: Path | None, read: Callable[[Path], Any]) -> Any:
-    return read(path) if path else None
+    if path is None:
+        return None
+    with _blaming(path):
+        return read(path)
 
 
 def _read_about(folders: ExperimentFolders, scores: Mapping[str, Any]) -> dict[str, Any]:
     done = [path / "done.json" for path in folders.stages.values() if (path / "done.json").is_file()]
-    versions = read_json(done[-1]).get("versions", {}) if done else {}
+    versions = {}
+    if done:
+        with _blaming(done[-1]):
+            versions = read_json(done[-1]).get("versions", {})
     return {"commit": scores.get("commit"), "date": scores.get("date"), "versions": versions}
 
 
@@ -133,7 +154,8 @@ def _scores_with_variants(
     for name, folder in folders.variants.items():
         path = folder / STAGES["score"] / "scores.json"
         if path.is_file():
-            yield name, read_json(path)
+            with _blaming(path):
+                yield name, read_json(path)
 
 
 def _read_der(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -174,7 +196,7 @@ def _read_trainings(folders: ExperimentFolders) -> list[dict[str, Any]]:
             path = folder / STAGES[stage]
             if (path / "done.json").is_file() and (path / "log.jsonl").is_file():
                 logs[f"{kind}, variant {variant}"] = path / "log.jsonl"
-    return [{"name": name, **read_training(path)} for name, path in logs.items() if path]
+    return [{"name": name, **_read_optional(path, read_training)} for name, path in logs.items() if path]
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[list[str]]:

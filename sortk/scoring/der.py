@@ -69,15 +69,28 @@ def score_der(
     hypotheses: Mapping[str, Sequence[Segment]],
     uem: Mapping[str, Sequence[Region]] | None = None,
     options: DerOptions | None = None,
+    marks: Mapping[str, rttm.Marks] | None = None,
 ) -> DerReport:
-    """The score of all sessions of the reference that the UEM names; all of them without a UEM."""
-    options = options or DerOptions()
+    """The score of all sessions of the reference that the UEM names; all of them without a UEM.
+
+    `marks`, the reference's NOSCORE and NON-LEX lines, count for the scorer `nist` only, as they do for md-eval.
+    """
+    options, marks = options or DerOptions(), marks or {}
     notes = _note_sessions(references, hypotheses, uem)
     chosen = [name for name in references if uem is None or name in uem]
     reference = [references[name] for name in chosen]
     hypothesis = [hypotheses.get(name, ()) for name in chosen]
     regions = None if uem is None else [uem[name] for name in chosen]
-    counts = prepare_reference(reference, regions, options).score(tabulate_segments(hypothesis))
+    zones: list[list[list[Region]]] = []
+    if options.scorer == "nist" and marks:
+        own = [marks.get(name, rttm.Marks()) for name in chosen]
+        zones = [
+            [mark.no_score for mark in own],
+            [_extend_zones(mark, segments) for mark, segments in zip(own, reference, strict=True)],
+        ]
+    elif excluded := [name for name in chosen if name in marks and marks[name].no_score]:
+        notes.append(f"NOSCORE lines count for --scorer nist only, so their time is scored: {name_sessions(excluded)}")
+    counts = prepare_reference(reference, regions, options, *zones).score(tabulate_segments(hypothesis))
     if options.scorer == "pyannote":
         # The seconds are its own; what it has no notion of (regions, numbers of speakers) is that of the fast scorer.
         counts = [
@@ -89,6 +102,25 @@ def score_der(
     sessions = (SessionDer(name, count, name in hypotheses) for name, count in zip(chosen, counts, strict=True))
     source = _describe_uem(options) if uem is None else "given"
     return DerReport(options, source, tuple(sessions), tuple(notes))
+
+
+MAX_EXTENSION = 0.5  # seconds by which md-eval extends a zone that is not scored
+
+
+def _extend_zones(marks: rttm.Marks, segments: Sequence[Segment]) -> list[Region]:
+    """Return the zones that md-eval does not score: extended to the next word or the next boundary of a segment, but
+    by no more than MAX_EXTENSION, and not at all into a word."""
+    edges = sorted(time for segment in segments for time in (segment.start, segment.end))
+    words = marks.words
+    zones = []
+    for zone in (*marks.no_score, *marks.non_lexical):
+        start, end = zone.start - MAX_EXTENSION, zone.end + MAX_EXTENSION
+        start = max([start, *(time for time in edges if time <= zone.start)])
+        start = max([start, *(min(word.end, zone.start) for word in words if word.start <= zone.start)])
+        end = min([end, *(time for time in edges if time >= zone.end)])
+        end = min([end, *(max(word.start, zone.end) for word in words if word.end > zone.end)])
+        zones.append(replace(zone, start=max(0.0, start), end=end))
+    return zones
 
 
 def _describe_uem(options: DerOptions) -> str:
@@ -132,7 +164,8 @@ def score_files(
 ) -> DerReport:
     """Return the score of files, or folders of files: RTTM and, if there is one, UEM."""
     regions = read_regions(uem_path) if uem_path else None
-    report = score_der(read_segments(ref), read_segments(hyp), regions, options)
+    marks = {name: own for file in files_in(ref, ".rttm", ".rttm.gz") for name, own in rttm.read_marks(file).items()}
+    report = score_der(read_segments(ref), read_segments(hyp), regions, options, marks)
     return replace(report, uem=str(uem_path)) if uem_path else report
 
 

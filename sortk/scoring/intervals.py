@@ -260,25 +260,37 @@ def _map_met_speakers(common_us: Floats) -> tuple[Ints, Ints]:
 
 
 def prepare_reference(
-    sessions: Sequence[Sequence[Segment]], uem: Sequence[Sequence[Region]] | None, options: DerOptions
+    sessions: Sequence[Sequence[Segment]],
+    uem: Sequence[Sequence[Region]] | None,
+    options: DerOptions,
+    not_evaluated: Sequence[Sequence[Region]] | None = None,
+    not_scored: Sequence[Sequence[Region]] | None = None,
 ) -> Reference:
-    """All that scoring needs to know of the reference; `uem` has the regions of each session."""
+    """All that scoring needs to know of the reference; `uem` has the regions of each session.
+
+    Time in `not_evaluated` counts for nothing. Time in `not_scored` is like that in collars: with `nist` it counts for
+    the mapping of speakers.
+    """
     speaker, begin, finish = _merge_touching(tabulate_segments(sessions))
     n_speakers = int(speaker.max(initial=-1)) + 1
     evaluated = _find_evaluated(begin, finish, len(sessions), uem, options.scorer)
     collars = _find_collars(np.concatenate([begin, finish]), round(options.collar * 1e6))
-    kinds = ((begin, finish), evaluated, collars)
+    unscored, excluded = _place_regions(not_scored or []), _place_regions(not_evaluated or [])
+    kinds = ((begin, finish), evaluated, collars, unscored, excluded)
+    numbers = (n_speakers, n_speakers + 1, n_speakers + 1, n_speakers + 2)
     columns = StepFunction.of_spans(
-        np.concatenate([speaker, np.full(len(evaluated[0]), n_speakers), np.full(len(collars[0]), n_speakers + 1)]),
+        np.concatenate([speaker, *(np.full(len(kind[0]), n) for n, kind in zip(numbers, kinds[1:], strict=True))]),
         np.concatenate([kind[0] for kind in kinds]),
         np.concatenate([kind[1] for kind in kinds]),
-        n_speakers + 2,
+        n_speakers + 3,
     )
-    values = columns.values  # how many spans hold a time; of UEM and collars it only matters whether any does
-    is_scored = (values[:, n_speakers] > 0) & (values[:, n_speakers + 1] == 0)
+    values = columns.values  # how many spans hold a time; of the last three columns it only matters whether any does
+    is_evaluated = (values[:, n_speakers] > 0) & (values[:, n_speakers + 2] == 0)
+    is_scored = is_evaluated & (values[:, n_speakers + 1] == 0)
     if options.skip_overlap:
         is_scored &= values[:, :n_speakers].sum(axis=1) < 2
-    values[:, n_speakers], values[:, n_speakers + 1] = values[:, n_speakers] > 0, is_scored
+    values[:, n_speakers], values[:, n_speakers + 1] = is_evaluated, is_scored
+    values[:, n_speakers + 2] = 0
     columns = columns.simplify()
     speech = StepFunction(columns.changes, columns.values[:, :n_speakers])
     n_speaking = speech.values.sum(axis=1)
@@ -307,11 +319,7 @@ def _find_evaluated(
     """The spans in which anything counts: the UEM or, without one, all time; for md-eval, the reference's extent."""
     first = np.arange(n_sessions) * SESSION_US
     if uem is not None:
-        session = np.repeat(np.arange(n_sessions), [len(regions) for regions in uem])
-        start = np.array([region.start for regions in uem for region in regions], np.float64)
-        end = np.array([region.end for regions in uem for region in regions], np.float64)
-        last = (SESSION_US - 1) / 1e6  # some write a UEM that ends never
-        return _to_axis(session, np.minimum(start, last)), _to_axis(session, np.minimum(end, last))
+        return _place_regions(uem)
     if scorer != "nist":
         return first, first + SESSION_US - 1
     earliest, latest = first + SESSION_US, first.copy()
@@ -319,6 +327,15 @@ def _find_evaluated(
     np.maximum.at(latest, finish // SESSION_US, finish)
     spoken = earliest < latest
     return earliest[spoken], latest[spoken]
+
+
+def _place_regions(sessions: Sequence[Sequence[Region]]) -> tuple[Ints, Ints]:
+    """Return the regions of each session as spans of the axis."""
+    session = np.repeat(np.arange(len(sessions)), [len(regions) for regions in sessions]).astype(np.int64)
+    start = np.array([region.start for regions in sessions for region in regions], np.float64)
+    end = np.array([region.end for regions in sessions for region in regions], np.float64)
+    last = (SESSION_US - 1) / 1e6  # some write a UEM that ends never
+    return _to_axis(session, np.minimum(start, last)), _to_axis(session, np.minimum(end, last))
 
 
 def _find_collars(edges: Ints, collar_us: int) -> tuple[Ints, Ints]:

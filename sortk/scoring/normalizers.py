@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
+from sortk.formats.files import quote
+
 NormalizerName = Literal["none", "lower", "whisper", "chime8"]
 
 IN_BRACKETS = re.compile(r"[<\[][^>\]]*[>\]]")
 IN_PARENTHESES = re.compile(r"\([^)]+\)")
 LONELY_BRACKETS = re.compile(r"[<>\[\]()]")
+MAX_DIGITS = 300  # of a number in a text; a float has no more
 
 NOT_OPENAI = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")  # what the package adds to whisper's rules
 
@@ -69,7 +72,8 @@ def find_normalizer(name: str) -> Normalizer:
     if name == "lower":
         return Normalizer(str, str.lower)
     if name == "whisper":
-        return Normalizer(remove_brackets, _whisper().__call__)
+        whisper = _whisper()
+        return Normalizer(remove_brackets, lambda text: str(whisper(_check_digits(text))))
     if name == "chime8":
         return Normalizer(remove_brackets, _Chime8(_whisper()))
     raise ValueError(f"unknown normalizer {name!r}; normalizers: {', '.join(get_args(NormalizerName))}")
@@ -77,7 +81,20 @@ def find_normalizer(name: str) -> Normalizer:
 
 def remove_brackets(text: str) -> str:
     """Without what stands in <>, [] or (); a bracket without its other half is dropped, the words around it are not."""
-    return LONELY_BRACKETS.sub(" ", IN_PARENTHESES.sub("", IN_BRACKETS.sub("", text)))
+    # Behind the last closing bracket nothing matches, but each opening one would be followed to the end of the text.
+    n_closed = max(text.rfind(">"), text.rfind("]")) + 1
+    text = IN_BRACKETS.sub("", text[:n_closed]) + text[n_closed:]
+    n_closed = text.rfind(")") + 1
+    text = IN_PARENTHESES.sub("", text[:n_closed]) + text[n_closed:]
+    return LONELY_BRACKETS.sub(" ", text)
+
+
+def _check_digits(text: str) -> str:
+    """Return the text; ValueError for a number with which whisper's rules cannot compute."""
+    for word in text.split():
+        if len(word) > MAX_DIGITS and sum(map(str.isdigit, word)) > MAX_DIGITS:
+            raise ValueError(f"the normalizer whisper cannot read a number of {len(word)} digits: {quote(word)}")
+    return text
 
 
 def _whisper() -> Any:

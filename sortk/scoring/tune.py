@@ -143,9 +143,7 @@ class Objective:
             (term.weight, prepare_reference(references, uem, DerOptions(term.collar, term.skip_overlap, "fast")))
             for term in terms
         ]
-        for term, (_, reference) in zip(terms, self._terms, strict=True):
-            if not reference.scored_us.sum():
-                raise ValueError(f"no reference speech is left to score with {term}: a smaller collar may do")
+        _check_scorable(references, terms, [reference for _, reference in self._terms])
 
     def __call__(self, postprocess: Postprocess) -> float:
         """The weighted mean of pooled DERs."""
@@ -154,9 +152,40 @@ class Objective:
         return total / sum(weight for weight, _ in self._terms)
 
 
+FEW_SESSIONS = 5  # below, values that fit one session may fit no other
+
+
+def check_development(sessions: Sequence[Session], terms: Sequence[Term]) -> None:
+    """Raise ValueError if the sessions to tune on have no speech that can be scored: hours of training come before."""
+    references, uem = read_references(sessions)
+    own, regions = list(references.values()), None if uem is None else list(uem.values())
+    prepared = [prepare_reference(own, regions, DerOptions(term.collar, term.skip_overlap, "fast")) for term in terms]
+    _check_scorable(own, terms, prepared)
+
+
+def _check_scorable(
+    references: Sequence[Sequence[Segment]], terms: Sequence[Term], prepared: Sequence[Reference]
+) -> None:
+    for term, reference in zip(terms, prepared, strict=True):
+        if not reference.scored_us.sum():
+            seconds = sum(segment.duration for segments in references for segment in segments)
+            overlap = " and without overlap" if term.skip_overlap else ""
+            raise ValueError(
+                f"the development set ({len(references)} sessions, {seconds:.1f} s of speech) has nothing left to "
+                f"score after a collar of {term.collar:g} s{overlap}; give more sessions (prepare.valid_fraction, or "
+                "folders train/, dev/ and test/) or a smaller score.collar (sortk tune: --collar)"
+            )
+
+
 def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tuned:
     """Run the trials that the study still lacks, and tell what it found; `study_path` is the journal."""
     objective = Objective(data, options.terms)
+    if len(data.posteriors) < FEW_SESSIONS:
+        log.warning(
+            "tuning on %d development session%s: what is found may not hold for other recordings",
+            len(data.posteriors),
+            "" if len(data.posteriors) == 1 else "s",
+        )
     presets = {name: objective(preset) for name, preset in PRESETS.items()}
     task = hashlib.sha256(repr((data.key(), options.terms, SPACE)).encode()).hexdigest()
     study = load_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed)

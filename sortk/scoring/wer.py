@@ -88,6 +88,7 @@ def score_words(
 ) -> WerReport:
     """The word errors of all sessions of the reference; ValueError for what cannot be scored."""
     options = options or WerOptions()
+    references, hypotheses = references.without(references.ignored), hypotheses.without(references.ignored)
     counted_as = _choose_count(metric, options.style, hypotheses)
     for side, transcripts in (("reference", references), ("hypothesis", hypotheses)):
         if counted_as == "tcpwer" and transcripts.untimed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isnan, nan
 from operator import attrgetter
@@ -22,7 +22,7 @@ from sortk.formats.detect import detect, lists_in
 from sortk.formats.files import FormatError, files_in, quote, read_lines
 from sortk.formats.objects import entries
 from sortk.formats.sst import TOKEN, parse_any, speaker_number
-from sortk.records import Segment
+from sortk.records import Region, Segment
 from sortk.scoring.sessions import name_sessions
 
 READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
@@ -41,6 +41,7 @@ class Transcripts:
     untimed: frozenset[str] = frozenset()  # sessions whose starts and ends count words
     names_speakers: bool = True  # False: one stream of words, as a monaural ASR writes it
     notes: tuple[str, ...] = ()  # sentences about what was odd
+    ignored: Mapping[str, Sequence[Region]] = field(default_factory=dict)  # time that an STM says not to score
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> Transcripts:
@@ -64,7 +65,8 @@ class Transcripts:
         """
         found = detect(path)
         if found in READERS:
-            return cls._of_sessions(_read_segments(path, found))
+            transcripts = cls._of_sessions(_read_segments(path, found))
+            return replace(transcripts, ignored=_read_ignored(path)) if found == "stm" else transcripts
         texts: dict[str, str] = {}
         for file in lists_in(path) if found == "lists" else [path]:
             for session_id, text in _read_texts(file, predicted):
@@ -88,6 +90,20 @@ class Transcripts:
         ordered = {name: _count_words(own) if name in untimed else own for name, own in sessions.items()}
         notes = (f"without times, words are in the order of the file: {name_sessions(untimed)}",) if untimed else ()
         return cls(ordered, untimed, names_speakers, notes)
+
+    def without(self, ignored: Mapping[str, Sequence[Region]]) -> Transcripts:
+        """Return the transcripts without the segments, or words, whose middle is in a region that is not scored."""
+
+        def is_kept(segment: Segment, regions: Sequence[Region]) -> bool:
+            middle = (segment.start + segment.end) / 2
+            return not any(region.start <= middle < region.end for region in regions)
+
+        kept = {
+            name: [segment for segment in own if is_kept(segment, ignored[name])]
+            for name, own in self.sessions.items()
+            if name in ignored and name not in self.untimed
+        }
+        return replace(self, sessions={**self.sessions, **kept}) if kept else self
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -147,6 +163,14 @@ def _read_segments(path: Path, found: str) -> dict[str, list[Segment]]:
             named = [replace(segment, speaker=prefix + segment.speaker) for segment in segments]
             sessions.setdefault(session_id, []).extend(named)
     return sessions
+
+
+def _read_ignored(path: Path) -> dict[str, list[Region]]:
+    ignored: dict[str, list[Region]] = {}
+    for file in files_in(path, SUFFIXES["stm"]):
+        for region in stm.read_ignored(file):
+            ignored.setdefault(region.session_id, []).append(region)
+    return ignored
 
 
 def _by_session(segments: Iterable[Segment]) -> dict[str, list[Segment]]:

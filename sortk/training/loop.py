@@ -118,6 +118,11 @@ def train(
         if stop.requested:
             wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be complete
             raise TrainingStopped(progress.step, stop.is_to_go_on)
+    if progress.bad_updates >= max(2, options.steps // 2):
+        raise ValueError(
+            f"phase {phase} has diverged: none of the last {progress.bad_updates} of {options.steps} updates had "
+            "finite gradients; train with a lower learning_rate, a longer warmup or precision float32 (and --force)"
+        )
     run.collect()
     return progress
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +50,8 @@ def join_processes() -> Iterator[Processes]:
     store, rank, n = next(rendezvous("env://"))
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, store=PrefixStore("sortk", store), rank=rank, world_size=n)
+    pulse = Pulse(store, rank, n)
+    pulse.start()
     try:
         yield processes
     except (Exception, KeyboardInterrupt) as error:
@@ -59,7 +64,72 @@ def join_processes() -> Iterator[Processes]:
                 "run the same command again to go on from the last checkpoint"
             ) from error
         raise
+    finally:
+        pulse.stop()
     distributed.destroy_process_group()
+
+
+class Pulse(threading.Thread):
+    """Reports that this process is alive, and ends it if another one does not for SILENT_SECONDS.
+
+    A process that is stopped, or whose machine hangs, closes no connection: the others would wait for half an hour, the
+    timeout of the process group. That cannot be shorter, because some steps take one process minutes.
+    """
+
+    SILENT_SECONDS = 45.0
+    BEAT_SECONDS = 3.0
+
+    def __init__(self, store: Store, rank: int, n: int) -> None:
+        super().__init__(daemon=True, name="pulse")
+        # A connection of its own, which nothing blocks. Older versions of torch cannot have one, and so no pulse.
+        self._store: Any = store.clone() if hasattr(store, "clone") else None
+        self._rank, self._n = rank, n
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        if self._store is None:
+            return
+        beats: dict[int, bytes] = {}
+        heard = dict.fromkeys(range(self._n), time.monotonic())
+        last = time.monotonic()
+        for number in itertools.count():
+            if self._ended.wait(self.BEAT_SECONDS):
+                return
+            now = time.monotonic()
+            if now - last > self.SILENT_SECONDS / 2:  # this process itself was stopped, and could not listen
+                heard = dict.fromkeys(heard, now)
+            last = now
+            try:
+                self._store.set(_beat_key(self._rank), str(number))
+                for rank in range(self._n):
+                    if self._store.check([_beat_key(rank)]):
+                        beat = self._store.get(_beat_key(rank))
+                        if beat != beats.get(rank) or beat == ENDED:
+                            beats[rank], heard[rank] = beat, now
+            except RuntimeError:  # the store is gone, and with it the other processes
+                return
+            silent = [rank for rank, when in heard.items() if now - when > self.SILENT_SECONDS]
+            if silent and not self._ended.is_set():
+                os.write(
+                    2,
+                    f"sortk: process {silent[0]} of {self._n} has not answered for {self.SILENT_SECONDS:g} s: it was "
+                    "stopped, or its machine is out of reach; run the same command again to go on from the last "
+                    "checkpoint\n".encode(),
+                )
+                os._exit(1)
+
+    def stop(self) -> None:
+        """Report that this process has ended, so that nobody waits for its next beat."""
+        self._ended.set()
+        with contextlib.suppress(RuntimeError, AttributeError):
+            self._store.set(_beat_key(self._rank), ENDED)
+
+
+ENDED = b"ended"
+
+
+def _beat_key(rank: int) -> str:
+    return f"sortk-beat-{rank}"
 
 
 def _is_first(store: Store, rank: int) -> bool:

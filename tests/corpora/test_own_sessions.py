@@ -86,7 +86,7 @@ def test_a_manifest_with_windows(tmp_path: Path) -> None:
     assert first == Recorded("w1", tmp_path / "long.wav", 1.0, (Segment("w1", "ann", 0.5, 1.0),))
     assert (second.duration, second.offset) == (2.0, 1.0)
     assert second.segments == (Segment("w2", "ann", 1.0, 1.5), Segment("w2", "bob", 1.25, 2.75))
-    with pytest.raises(ValueError, match="2 sessions are too few to be divided"):
+    with pytest.raises(ValueError, match="1 recordings are too few to be divided"):
         read(tmp_path / "train.jsonl", map, 0.5, 0.5, 0)
 
 
@@ -172,3 +172,46 @@ def test_a_key_of_kaldi_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1 and "'../../victim' cannot be the name of a file" in result.output
     assert not list(tmp_path.rglob("victim*"))
+
+
+def test_windows_of_one_recording_are_in_one_part(tmp_path: Path) -> None:
+    lines = []
+    for number in range(8):
+        write_audio(tmp_path / f"r{number}.wav", 6.0)
+        write_text(tmp_path / f"r{number}.rttm", RTTM.format(f"r{number}"))
+        lines += [
+            {
+                "session_id": f"r{number}-{start}",
+                "audio_filepath": f"r{number}.wav",
+                "offset": start,
+                "duration": 1.5,
+                "rttm_filepath": f"r{number}.rttm",
+            }
+            for start in (0.0, 0.5, 1.0, 1.5)
+        ]
+    write_text(tmp_path / "all.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    parts = read_all(tmp_path / "all.jsonl", valid=0.25, test=0.25)
+    recordings = {part: {session.audio_path for session in sessions} for part, sessions in parts.items()}
+    assert {part: len(paths) for part, paths in recordings.items()} == {"train": 4, "valid": 2, "test": 2}
+    assert not recordings["train"] & (recordings["valid"] | recordings["test"])
+    assert {part: len(sessions) for part, sessions in parts.items()} == {"train": 16, "valid": 8, "test": 8}
+
+
+def test_recordings_beside_the_parts_are_named(tmp_path: Path) -> None:
+    for place in ("train/a", "dev/b", "c"):
+        write_audio(tmp_path / f"{place}.wav", 3.0)
+        write_text(tmp_path / f"{place}.rttm", RTTM.format(place[-1]))
+    with pytest.raises(
+        ValueError, match=r"1 recordings are in none of the parts \(train, dev\), the first is .*c\.wav"
+    ):
+        read_all(tmp_path)
+
+
+def test_what_an_stm_ignores_is_neither_learned_nor_scored(tmp_path: Path) -> None:
+    for name in "abcd":
+        write_audio(tmp_path / f"{name}.wav", 4.0)
+    ignored = "{0} 1 ann 1.0 2.0 ignore_time_segment_in_scoring\n{0} 1 ann 0.5 0.9 yes\n"
+    write_text(tmp_path / "all.stm", "".join(ignored.format(name) for name in "abcd"))
+    [session, *_] = read_all(tmp_path)["train"]
+    assert [segment.text for segment in session.transcript] == ["yes"]
+    assert [(region.start, region.end) for region in session.regions] == [(0.0, 1.0), (2.0, 4.0)]

@@ -76,3 +76,24 @@ def test_a_folder_of_another_version(tmp_path: Path) -> None:
     path.write_text("[" * 10_000, encoding="utf-8")
     with pytest.raises(FormatError, match="nested too deeply"):
         load_model(tmp_path)
+
+
+def test_a_tokenizer_that_is_not_that_of_the_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"one")
+    save_model(tmp_path, {"a": torch.zeros(1)}, {"model": "canary", "options": {}})
+    assert load_model(tmp_path)[1] == {"model": "canary", "options": {}}
+    (tmp_path / "tokenizer.model").write_bytes(b"two")
+    with pytest.raises(FormatError, match=r"tokenizer\.model: is not the file that config\.json was written with"):
+        load_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["files_sha256"]  # as older folders are
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path)[1] == {"model": "canary", "options": {}}
+
+
+def test_a_pipe_is_not_waited_at(tmp_path: Path) -> None:
+    save_model(tmp_path, {"a": torch.zeros(1)}, {"model": "canary", "options": {}})
+    (tmp_path / "model.safetensors").unlink()
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(FormatError, match=r"model\.safetensors: is not a plain file"):
+        load_model(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,15 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, items: list[Segmen
     path = tmp_path_factory.getbasetemp() / "round.rttm"
     rttm.write(path, items)
     assert rttm.read(path) == sorted(items, key=lambda item: (item.session_id, item.start, item.end, item.speaker))
+
+
+def test_a_line_without_an_end_is_not_split_into_all_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.rttm"
+    path.write_text("SPEAKER " + "a " * 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="a SPEAKER line has 8 to 10 fields, not 11"):
+            rttm.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 120e6  # six times the line
+    finally:
+        tracemalloc.stop()

@@ -24,7 +24,7 @@ import sortk
 from sortk.cli import main
 from sortk.formats import posteriors, rttm
 from sortk.formats.files import FormatError
-from sortk.formats.model_folder import save_model
+from sortk.formats.model_folder import load_tensors, save_model, save_tensors
 from sortk.inference import diarize
 from sortk.inference.diarize import DiarizeOptions, Diarizer, find_sessions, load
 from sortk.inference.int8 import Int8Linear
@@ -406,3 +406,39 @@ def test_a_reader_of_broken_files_says_so(model: Sortformer, tmp_path: Path) -> 
     (tmp_path / "a.wav").write_text("text", encoding="utf-8")
     with pytest.raises(FormatError, match=r"a\.wav: not an audio file"):
         make(model)(tmp_path / "a.wav")
+
+
+def test_no_recording_of_a_folder_is_left_out(folder: Path, tmp_path: Path) -> None:
+    """Whatever the case of its suffix, and in which folder below it is; one that cannot be read or named is reported."""
+    for name in ("a.wav", "b.Wav", "sub/c.wave", "sub/deep/d.FLAC", ".hidden/e.wav"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / "in" / name, np.zeros(16000), 16000, format="FLAC" if "FLAC" in name else "WAV")
+    (tmp_path / "in" / "memo.m4a").write_bytes(b"\0\0\0\x20ftypM4A " + bytes(100))
+    write(tmp_path / "in" / ";f.wav", 1.0)
+    write(tmp_path / "in" / f"{'g' * 249}.wav", 1.0)
+    result = run("diarize", "--model", folder, tmp_path / "in", "--out-dir", tmp_path / "out", "-v")
+    assert result.exit_code == 1
+    assert sorted(path.stem for path in (tmp_path / "out").glob("[a-f].rttm")) == ["a", "b", "c", "d"]
+    assert "memo.m4a: " in result.output and ";f.wav: session id" in result.output
+    assert "bug" not in result.output
+
+
+def test_posteriors_that_are_not_numbers_are_one_sentence(folder: Path, tmp_path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    weights = load_tensors(folder / "model.safetensors")
+    name = next(name for name, tensor in weights.items() if tensor.ndim == 2 and "speakers" in name)
+    weights[name] = weights[name] * 1e38 * 1e38 * 0 + 3e38  # finite, but their products are not
+    (tmp_path / "broken").mkdir()
+    save_tensors(tmp_path / "broken" / "model.safetensors", weights)
+    del config["sha256"]
+    (tmp_path / "broken" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    result = run("diarize", "--model", tmp_path / "broken", write(tmp_path / "a.wav", 2.0))
+    assert result.exit_code == 1 and "sortk: " in result.output and "bug" not in result.output
+    assert "SPEAKER" not in result.output
+
+
+def test_a_device_that_computes_nothing(folder: Path, tmp_path: Path) -> None:
+    result = run("diarize", "--model", folder, write(tmp_path / "a.wav", 1.0), "--device", "meta")
+    assert result.exit_code == 1 and "sortk: device 'meta' cannot be used" in result.output
+    result = run("diarize", "--model", folder, write(tmp_path / "a.wav", 1.0), "--postprocess", "/dev/zero")
+    assert result.exit_code == 1 and "sortk: /dev/zero: is a device, not a file" in result.output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
+import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nemo_models import random_sortformer
@@ -12,7 +14,7 @@ from test_streaming import SMALL
 
 from sortk.formats.postprocess import PRESETS, Postprocess
 from sortk.inference.diarize import DiarizeOptions, Diarizer
-from sortk.inference.live import SettledSegments, diarize_pcm
+from sortk.inference.live import SettledSegments, diarize_pcm, read_pcm
 from sortk.inference.load import LoadedDiarizer
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.records import Segment
@@ -89,3 +91,35 @@ def test_a_pipe_is_the_file_of_its_samples() -> None:
         diarizer = Diarizer(LoadedDiarizer(random_sortformer(SMALL)), options)
         live = list(diarize_pcm(diarizer, Trickle(samples.tobytes() + b"\0"), "audio"))  # type: ignore[arg-type]
         assert live and sorted(live, key=lambda s: (s.start, s.end, s.speaker)) == diarizer(samples)
+
+
+def write_bytes(kind: str, rate: int = 16000, channels: int = 1, subtype: str | None = None) -> bytes:
+    file = io.BytesIO()
+    samples = np.random.default_rng(0).integers(-8000, 8000, (8000, channels)).astype(np.int16)
+    soundfile.write(file, samples, rate, subtype, format=kind)
+    return file.getvalue()
+
+
+def test_the_header_of_a_wav_on_a_pipe_is_not_samples() -> None:
+    data = write_bytes("WAV")
+    [expected] = read_pcm(io.BytesIO(data[44:]))
+    found = np.concatenate(list(read_pcm(io.BytesIO(data))))
+    np.testing.assert_array_equal(found, expected)
+    assert list(read_pcm(io.BytesIO(b""))) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (write_bytes("WAV", 48000), "is a WAV file of another kind than 16 bits, 16 kHz, mono"),
+        (write_bytes("WAV", channels=2), "is a WAV file of another kind"),
+        (write_bytes("WAV", subtype="FLOAT"), "is a WAV file of another kind"),
+        (write_bytes("FLAC"), r"is an audio file \(FLAC\), not raw samples"),
+        (write_bytes("OGG", subtype="VORBIS"), r"is an audio file \(OGG\)"),
+        (write_bytes("MP3"), r"is an audio file \(MP3\)"),
+        (b"ID3" + bytes(100), r"is an audio file \(MP3\)"),
+    ],
+)
+def test_other_files_on_a_pipe_are_refused(data: bytes, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"standard input {sentence}.*give the file itself"):
+        next(read_pcm(io.BytesIO(data)))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -301,3 +303,18 @@ def test_training_starts_from_a_nest(tmp_path: Path, model: Sortformer) -> None:
 def test_a_streaming_model_stays_one(tmp_path: Path) -> None:
     _, config = read_model(write_streaming(tmp_path / "model.nemo"))
     assert build_diarizer(TrainDiarOptions(n_speakers=3), config)[1] == config
+
+
+def test_an_import_that_was_killed_can_be_run_again(tmp_path: Path, archive: Path) -> None:
+    script = (
+        "import os, sys; from sortk.formats import model_folder; from sortk.inference import load\n"
+        "load.save_model = lambda folder, weights, config: (\n"
+        "    model_folder.save_tensors(folder / 'model.safetensors', weights), os.kill(os.getpid(), 9))\n"
+        "load.import_nemo(*map(load.Path, sys.argv[1:]))\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, archive, tmp_path / "out"], check=False)
+    assert killed.returncode == -9
+    result = sortk("import-nemo", archive, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert load_model(tmp_path / "out")
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out"] and not list(tmp_path.glob(".*out*"))

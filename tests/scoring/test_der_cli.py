@@ -178,3 +178,33 @@ def test_compare_words(tmp_path: Path) -> None:
     # 1 of 6 words against 3 of 6; no set of sessions has the first system worse.
     assert result.stdout.splitlines()[-1].split()[:4] == ["two.stm", "2", "50.00", "+33.33"]
     assert result.stdout.splitlines()[-1].split()[-1] == "0.0000"
+
+
+# md-eval-22 -c 0: NOSCORE is not evaluated; laughter and the like is not scored, nor what is around it, up to half a
+# second, to the next word or boundary of a segment.
+NOSCORE = "SPEAKER a 1 0 5 <NA> <NA> x <NA>\nSPEAKER a 1 5 5 <NA> <NA> y <NA>\nNOSCORE a 1 5 5 <NA> <NA> <NA> <NA>\n"
+LAUGH = "SPEAKER a 1 0 10 <NA> <NA> x <NA>\nNON-LEX a 1 4 1 <NA> laugh x <NA>\n"
+WORDS = "LEXEME a 1 3.8 0.2 so lex x <NA>\nLEXEME a 1 5.2 0.4 yes lex x <NA>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken", "scored"),
+    [
+        (NOSCORE, [(0, 5)], 5.0),
+        (LAUGH, [(0, 3.5), (5.5, 10)], 8.0),
+        (LAUGH + WORDS, [(0, 4), (5.2, 10)], 8.8),
+    ],
+)
+def test_nist_leaves_out_what_md_eval_leaves_out(
+    tmp_path: Path, text: str, spoken: list[tuple[float, float]], scored: float
+) -> None:
+    (tmp_path / "ref.rttm").write_text(text)
+    hyp = write(tmp_path / "hyp.rttm", *(("a", start, end, "s") for start, end in spoken))
+    common = ("--ref", tmp_path / "ref.rttm", "--hyp", hyp, "--collar", 0, "--json", tmp_path / "der.json")
+    assert score_der(*common, "--scorer", "nist").exit_code == 0
+    overall = json.loads((tmp_path / "der.json").read_text())["overall"]
+    assert overall["der"] == 0.0
+    assert overall["scored_seconds"] == pytest.approx(scored)
+    result = score_der(*common)
+    assert json.loads((tmp_path / "der.json").read_text())["overall"]["der"] > 0.1
+    assert ("NOSCORE lines count for --scorer nist only" in result.output) == (text == NOSCORE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
@@ -76,3 +77,16 @@ def test_without_its_package_one_sentence_says_how_to_get_it(monkeypatch: pytest
     find_normalizer.cache_clear()
     with pytest.raises(ValueError, match=r'pip install "sortk\[wer\]"'):
         find_normalizer("whisper")
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "(" * 200_000, "[(" * 50_000 + "a]" + "<" * 100_000])
+def test_brackets_without_an_end_take_no_time(text: str) -> None:
+    began = time.process_time()
+    assert remove_brackets(text).split() == []
+    assert time.process_time() - began < 5
+
+
+def test_a_number_of_thousands_of_digits_is_one_sentence() -> None:
+    pytest.importorskip("whisper_normalizer")
+    with pytest.raises(ValueError, match="normalizer whisper cannot read a number of 5000 digits: '1111"):
+        find_normalizer("whisper")("call " + "1" * 5000)

@@ -82,3 +82,13 @@ def test_one_sentence_for_what_cannot_be_scored(ref: Path, metric: str, text: st
     assert result.stderr.startswith("sortk: ")
     assert result.stderr.count("\n") == 1
     assert sentence in result.stderr
+
+
+def test_time_that_an_stm_says_to_ignore_is_not_a_word(tmp_path: Path) -> None:
+    ref = "a 1 ann 0.00 2.00 so here we go\na 1 ann 2.00 4.00 <O> IGNORE_TIME_SEGMENT_IN_SCORING\n"
+    (tmp_path / "ref.stm").write_text(ref)
+    (tmp_path / "hyp.stm").write_text("a 1 s 0.00 2.00 so here we go\na 1 s 2.50 3.50 whatever that was\n")
+    result = score("cpwer", "--ref", tmp_path / "ref.stm", "--hyp", tmp_path / "hyp.stm", "--json", tmp_path / "w.json")
+    assert result.exit_code == 0, result.output
+    overall = json.loads((tmp_path / "w.json").read_text())["overall"]
+    assert overall["errors"] == 0 and overall["cpwer"] == 0.0 and 4 in overall.values()

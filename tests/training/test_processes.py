@@ -240,3 +240,42 @@ def test_a_killed_process_is_one_sentence_of_the_others(tmp_path: Path) -> None:
     told = [line for line in finished.stderr.splitlines() if line.startswith("sortk: ")]
     assert len(told) <= 1, finished.stderr  # none if torchrun was faster
     assert all("has lost the others" in line for line in told)
+
+
+STOPPED = """
+import os, signal
+from sortk.training.processes import Pulse, join_processes, wait_for_all
+Pulse.SILENT_SECONDS, Pulse.BEAT_SECONDS = 4.0, 0.2
+with join_processes() as processes:
+    wait_for_all()
+    if processes.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_all()
+"""
+
+
+def test_a_stopped_process_is_noticed(tmp_path: Path) -> None:
+    """torchrun itself waits for half a minute before it kills the process that does not answer."""
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    two = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env=os.environ | variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        _, told = two[0].communicate(timeout=PATIENCE_SECONDS)
+        assert two[0].returncode == 1
+        assert "sortk: process 1 of 2 has not answered for 4 s: it was stopped" in told
+    finally:
+        for process in two:
+            process.kill()
+            process.communicate()
