@@ -409,7 +409,7 @@ def test_a_reader_of_broken_files_says_so(model: Sortformer, tmp_path: Path) -> 
 
 
 def test_no_recording_of_a_folder_is_left_out(folder: Path, tmp_path: Path) -> None:
-    """Whatever the case of its suffix, and in which folder below it is; one that cannot be read or named is reported."""
+    """Suffixes of any case, in folders below, too; a file that cannot be read or named is reported."""
     for name in ("a.wav", "b.Wav", "sub/c.wave", "sub/deep/d.FLAC", ".hidden/e.wav"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(tmp_path / "in" / name, np.zeros(16000), 16000, format="FLAC" if "FLAC" in name else "WAV")
