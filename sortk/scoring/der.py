@@ -164,7 +164,9 @@ def score_files(
 ) -> DerReport:
     """Return the score of files, or folders of files: RTTM and, if there is one, UEM."""
     regions = read_regions(uem_path) if uem_path else None
-    marks = {name: own for file in files_in(ref, ".rttm", ".rttm.gz") for name, own in rttm.read_marks(file).items()}
+    marks = {
+        name: own for file in files_in(Path(ref), ".rttm", ".rttm.gz") for name, own in rttm.read_marks(file).items()
+    }
     report = score_der(read_segments(ref), read_segments(hyp), regions, options, marks)
     return replace(report, uem=str(uem_path)) if uem_path else report
 
