@@ -266,6 +266,15 @@ def _remove(path: Path) -> None:
     path.rmdir()
 
 
+def remove_jobs(folder: Folder) -> None:
+    """Remove what jobs of a cluster have left beside a file that they made, and nothing else that is there."""
+    for call in folder.jobs.glob("*/call.pickle"):
+        shutil.rmtree(call.parent)
+    with contextlib.suppress(OSError):  # missing, or not empty: it is another's
+        folder.jobs.rmdir()
+        folder.partial.rmdir()
+
+
 def _undo_interrupted_rename(folder: Folder) -> None:
     """A kill between the two renames of `_give_final_name` leaves the new result complete under its partial name."""
     if (folder.partial / folder.done.name).exists():

@@ -257,6 +257,22 @@ def _rounded(params: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, N_DECIMALS) for name, value in params.items()}
 
 
+def check_history_path(path: Path, force: bool = False) -> None:
+    """Raise a ValueError if the .json beside `path`, a postprocess.toml to write, is there and holds anything else."""
+    history = path.with_suffix(".json")
+    if force or not history.exists():
+        return
+    try:
+        content = json.loads(history.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        content = None
+    if not isinstance(content, dict) or not {"values", "history", "importance"} <= content.keys():
+        raise ValueError(
+            f"{history} exists and is not the history of a search, which would replace it; give another --out, or use "
+            "--force"
+        )
+
+
 def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> None:
     """`path`: postprocess.toml; beside it, of the same name, a .json with history and importance for the report."""
     objective = [asdict(term) for term in options.terms]
