@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+HEAD = b"process "  # with which what a holder writes into its lock begins
 MAX_HOLDER_CHARACTERS = 200
 PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; that is no reason to refuse a run
 
@@ -97,10 +98,14 @@ def _open(path: Path, flags: int) -> IO[str]:
             raise ValueError(f"{path} should be a lock, but is not a file; remove it") from None
         raise
     found = os.fstat(handle)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:  # 0: its last holder has just removed it
-        return os.fdopen(handle, "r" if flags == os.O_RDONLY else "a+", encoding="utf-8", errors="replace")
-    os.close(handle)
-    raise ValueError(f"{path} should be a lock, but is not a file of its own; remove it")
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise ValueError(f"{path} should be a lock, but is not a file of its own; remove it")
+    head = os.pread(handle, len(HEAD), 0)
+    if not HEAD.startswith(head):  # shorter, if its holder was killed while it wrote
+        os.close(handle)
+        raise ValueError(f"{path} should be a lock, but holds something else; move it away")
+    return os.fdopen(handle, "r" if flags == os.O_RDONLY else "a+", encoding="utf-8", errors="replace")
 
 
 def _read_holder(path: Path) -> str:

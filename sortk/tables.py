@@ -19,7 +19,7 @@ from typing import Any
 
 from sortk.folders import find_commit
 from sortk.formats import manifest
-from sortk.formats.files import atomic_text
+from sortk.formats.files import atomic_text, own_path
 from sortk.pipeline import Experiment
 from sortk.recipe import find_recipe, load_recipe
 from sortk.scoring.der_counts import DerOptions
@@ -148,8 +148,8 @@ def place_results(recipe: str, exp: Path | None, variant: str) -> Path:
     path = find_recipe(recipe)
     name = "RESULTS.md" if path.name == "recipe.toml" else f"{path.stem}-RESULTS.md"
     if not variant:
-        return path.parent / name
-    return (exp or Path("exp") / load_recipe(recipe).name) / f"variant-{variant}" / name
+        return own_path(path.parent / name)
+    return own_path((exp or Path("exp") / load_recipe(recipe).name) / f"variant-{variant}" / name)
 
 
 def describe_machine() -> str:

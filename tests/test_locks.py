@@ -68,6 +68,10 @@ def test_a_place_where_nothing_can_be_written_can_be_read(tmp_path: Path) -> Non
 def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path: Path) -> None:
     thesis, missing = tmp_path / "thesis.tex", tmp_path / "missing"
     thesis.write_text("forty pages")
+
+    def write(lock: Path) -> None:
+        lock.write_text("kept by another program")
+
     for number, make in enumerate(
         (
             lambda lock: lock.symlink_to(thesis),
@@ -75,6 +79,7 @@ def test_a_lock_that_is_a_link_leaves_its_target_alone(tmp_path: Path) -> None:
             lambda lock: lock.hardlink_to(thesis),
             os.mkfifo,
             Path.mkdir,
+            write,
         )
     ):
         lock = tmp_path / f".{number}.lock"

@@ -27,10 +27,11 @@ from sortk.pipeline import Experiment, StageRun
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import load_recipe
 from sortk.records import Segment, Session
-from sortk.slurm.jobs import StageJob, write_script
+from sortk.slurm.jobs import StageJob, submit_stages, write_script
 from sortk.slurm.options import JobOptions
 from sortk.slurm.shards import Call, Shard, pack
 from sortk.stages import STAGES
+from sortk.tables import place_results
 
 
 @pytest.mark.parametrize(
@@ -208,3 +209,26 @@ def test_the_password_of_a_database_is_written_nowhere(tmp_path: Path) -> None:
 
 def test_names_of_sets_as_they_are(tmp_path: Path) -> None:
     assert SimulateOptions(hours={"train-2spk": 1.0}).hours == {"train-2spk": 1.0}
+
+
+def test_nothing_is_written_through_a_link_that_came_with_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("forty pages")
+    (tmp_path / "recipe.toml").write_text(TINY)
+    (tmp_path / "RESULTS.md").symlink_to(thesis)
+    with pytest.raises(ValueError, match=r"RESULTS\.md is a link, which could lead anywhere"):
+        place_results(str(tmp_path / "recipe.toml"), None, "")
+    job = StageJob("stage 0", Folder(tmp_path / "00-prepare"), ["true"], JobOptions(), trains=False)
+    job.script.parent.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    job.script.symlink_to(thesis)
+    with pytest.raises(ValueError, match=r"00-prepare\.sbatch is a link, which could lead anywhere"):
+        submit_stages([job])
+    assert thesis.read_text() == "forty pages"

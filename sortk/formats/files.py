@@ -257,6 +257,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise
 
 
+def own_path(path: Path) -> Path:
+    """Return a path that sortk has chosen, in a folder that may be from elsewhere; ValueError if a link is there."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, which could lead anywhere; remove it")
+    return path
+
+
 def follow_links(path: Path) -> Path:
     """Return what the links at `path` name in the end; a file that a process has open (/dev/stdout) as /proc has it."""
     for _ in range(40):  # as many as the kernel follows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sortk.folders import Folder
-from sortk.formats.files import atomic_text, quote
+from sortk.formats.files import atomic_text, own_path, quote
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import QueuedJob, ask_slurm, cancel, check_slurm, find_jobs, read_queue
 from sortk.slurm.shards import Call
@@ -47,7 +47,7 @@ def submit_stages(stages: Sequence[StageJob]) -> None:
         raise ValueError(f"{about} already; wait for it (sortk status), or cancel it (scancel {waiting[0].job_id})")
     submitted: list[str] = []
     for stage in stages:
-        with atomic_text(stage.script) as file:
+        with atomic_text(own_path(stage.script)) as file:
             file.write(write_script(stage))
         stage.log.unlink(missing_ok=True)  # a log tells of one submission, however often Slurm starts it
         after = [f"--dependency=afterok:{submitted[-1]}", "--kill-on-invalid-dep=yes"] if submitted else []
