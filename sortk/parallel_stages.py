@@ -19,7 +19,8 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from sortk.cluster import count_cores, die_with
-from sortk.pipeline import Experiment, Stage
+from sortk.pipeline import Experiment
+from sortk.run.stage import Stage
 
 log = logging.getLogger(__name__)
 

@@ -1,57 +1,24 @@
-"""The stages of a recipe in an experiment: which is done, stale or missing, and running one of them."""
+"""Running stages: those of a recipe in an experiment (which is done, stale or missing), and one alone on any files."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sortk.cluster import build_together, is_distributed
-from sortk.content import content_key
+from sortk.content import content_key, input_keys
 from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, say_skipped, settings_of
+from sortk.formats.files import files_in
 from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
+from sortk.run.stage import Stage, Task
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages
 from sortk.slurm.queue import Queue, find_jobs, read_queue_patiently
-
-
-@dataclass(frozen=True)
-class StageRun:
-    """All that a stage's function is given."""
-
-    recipe: Recipe
-    inputs: Mapping[str, Path]  # the finished folders of the stages it reads, of those that the recipe wants
-    out: Path
-    run_jobs: RunJobs
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One numbered step: which recipe tables it obeys, which stages it reads, what it does."""
-
-    number: int
-    name: str
-    tables: tuple[str, ...]
-    reads: tuple[str, ...]
-    run: Callable[[StageRun], None]
-    files: Callable[[Recipe], Sequence[Path]] = lambda recipe: ()
-    """Files from outside the experiment whose content counts as a setting."""
-    trains: bool = False
-    """Several processes, started by torchrun, may do it together."""
-    revision: int = 0
-    """Raised when new code makes another result of the same settings, so that what the old code made is stale."""
-    wanted: Callable[[Recipe], bool] = lambda recipe: True
-    """A recipe may do without it; a later stage then does without its folder."""
-
-    @property
-    def folder_name(self) -> str:
-        return f"{self.number:02d}-{self.name}"
-
-    @property
-    def title(self) -> str:
-        return f"stage {self.number} ({self.name})"
 
 
 class Experiment:
@@ -80,7 +47,7 @@ class Experiment:
             other._hashes = self._hashes
 
     def inputs(self, stage: Stage) -> list[Stage]:
-        """The stages that it reads."""
+        """Return the stages that it reads, of those that the recipe wants."""
         return [self._by_name[name] for name in stage.reads if name in self._by_name]
 
     def identity(self, stage: Stage) -> Identity:
@@ -92,7 +59,10 @@ class Experiment:
     def _make_identity(self, stage: Stage) -> Identity:
         tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
         hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
-        inputs = {needed.folder_name: self.identity(needed).key for needed in self.inputs(stage)}
+        keyed = {given.stage for given in stage.inputs if given.is_key}
+        inputs = {
+            needed.folder_name: self.identity(needed).key for needed in self.inputs(stage) if needed.name in keyed
+        }
         revision = {"revision": stage.revision} if stage.revision else {}
         return Identity(stage.title, {"seed": self.recipe.seed} | revision | tables | hashes, inputs)
 
@@ -143,8 +113,25 @@ class Experiment:
                 why = {"done": "--force", "missing": "not done yet"}.get(status.state, status.why)
                 yield f"{stage.title}: would run into {self.folder(stage).final} ({why})"
 
-    def run(self, stage: Stage, run_jobs: RunJobs, force: bool = False) -> bool:
-        """Runs the stage; False if it was done already."""
+    def run_stages(
+        self,
+        stages: Sequence[Stage],
+        choose_jobs: Callable[[Stage], RunJobs],
+        show: Callable[[str], None],
+        force: bool = False,
+        redo_done: bool = False,
+    ) -> None:
+        """Run the stages in order, skipping what is done; `force` does stale ones again, `redo_done` also others."""
+        for place, stage in enumerate(stages):
+            if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
+                self.check_files(stages[place:])
+            is_stale = force and self.status(stage).state == "stale"
+            self.run(stage, choose_jobs(stage), is_stale or redo_done, show)
+
+    def run(
+        self, stage: Stage, run_jobs: RunJobs, force: bool = False, show: Callable[[str], None] = lambda text: None
+    ) -> bool:
+        """Run the stage and `show` what it has to say; False if it was done already."""
         if not force and self.status(stage).state == "done":
             say_skipped(stage.title, self.folder(stage))
             for known in (stage, *self.inputs(stage)):  # who did it may have been killed right after
@@ -153,15 +140,18 @@ class Experiment:
         if missing := self.missing_input(stage):
             raise ValueError(f"{stage.title} reads {missing}")
         if is_distributed() and not stage.trains:
-            raise ValueError(f"{stage.title} is not for torchrun, which is for training; start it without, with --nj")
+            raise ValueError(f"{stage.title} cannot run under torchrun; use --nj N instead")
         folders = {needed.name: self.folder(needed) for needed in self.inputs(stage)}
-        inputs = {name: folder.final for name, folder in folders.items()}
+        finals = {name: folder.final for name, folder in folders.items()}
+        inputs = {given.name: finals[given.stage] / given.path for given in stage.inputs if given.stage in finals}
 
         def work(out: Path) -> None:
-            stage.run(StageRun(self.recipe, inputs, out, run_jobs))
-            for folder in inputs.values():
+            text = stage.run(Task(self.recipe, inputs, out, run_jobs, finals))
+            for folder in finals.values():
                 if not folder.is_dir():  # a stage may take what is gone for empty
                     raise FileNotFoundError(f"{folder} vanished while {stage.title} ran; put it back and run it again")
+            if text:
+                show(text)
 
         with contextlib.ExitStack() as reading:  # nobody may replace an input while it is being read
             for name, folder in folders.items():
@@ -206,3 +196,55 @@ class Experiment:
         if self.status(stage).state == "done":
             return f"{stage.title}: done"
         return f"{stage.title}: {describe_jobs(find_jobs(queue, [folder]), folder)}"
+
+
+def run_alone(
+    stage: Stage,
+    settings: Recipe,
+    inputs: Mapping[str, Path],
+    flags: Mapping[str, Any],
+    out: Path,
+    run_jobs: RunJobs,
+    force: bool,
+) -> None:
+    """Run a stage on any files, into a file or folder that belongs to no experiment: `sortk simulate`, ..."""
+    task = Task(settings, inputs, out, run_jobs, alone=True, flags=flags)
+    if stage.writes_file:
+        stage.run(task)
+        shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left
+        return
+
+    def work(partial: Path) -> None:
+        stage.run(replace(task, out=partial))
+
+    def build(work: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
+        return build_folder(Folder(out, stage.marker), _identify_alone(stage, task), work, force)
+
+    if stage.trains:
+        build_together(build, work)
+    else:
+        build(work)
+    stage.finish(task)
+
+
+def _identify_alone(stage: Stage, task: Task) -> Identity:
+    """Return what the output of a stage's own command is made from: settings that it has flags for, and its inputs."""
+    keys = [key for flag in stage.flags for key in flag.keys]
+    settings: dict[str, Any] = {"seed": task.seed} if "seed" in keys else {}
+    for table in dict.fromkeys([stage.table, *(key.partition(".")[0] for key in keys if "." in key)]):
+        settings |= settings_of(getattr(task.settings, table))
+    settings |= {
+        flag.parameter: task.flags[flag.parameter] for flag in stage.flags if not (flag.keys or flag.is_switch)
+    }
+    paths: dict[str, Path] = {str(path): path for path in stage.files(task.settings)}
+    for given in stage.inputs:
+        path = task.inputs.get(given.name)
+        if path is None:
+            continue
+        if not given.is_key:
+            settings[given.name] = str(path)
+        elif given.suffix and path.is_dir():
+            paths |= {file.name: file for file in files_in(path, given.suffix)}
+        else:
+            paths[given.name] = path
+    return Identity(f"sortk {stage.name}", settings, input_keys(paths))

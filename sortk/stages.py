@@ -3,9 +3,10 @@
     corpus on disk -> 0 prepare -> 1 simulate -> 2 clean -> 3 timestamps -> 4 sst -> 5 train-diar -> 6 train-asr
                    -> 7 tune -> 8 score
 
-Each stage is a plain function from the recipe and the folders of earlier stages to one output folder, which it may
-find partly filled by a killed run. `pipeline.py` tells when a stage is run, skipped, resumed or refused;
-`standalone.py` does the same work on any files.
+Each stage is one function, and the declaration above it says all that others need to know: which tables of the recipe
+it obeys, what it reads, and which flags its own command has. In a recipe (`task.alone` is false) inputs are folders of
+earlier stages and the output is a folder of the experiment; `sortk <stage>` runs the same function on any files. The
+output may be partly filled by a killed run.
 """
 
 from __future__ import annotations
@@ -13,54 +14,193 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sortk.corpora.options import PrepareOptions
-from sortk.corpora.registry import prepare_corpus
 from sortk.folders import find_commit, settings_of, write_json
 from sortk.formats.files import quote
-from sortk.formats.sst import SstOptions
-from sortk.pipeline import Experiment, Stage, StageRun
-from sortk.prepare.clean_options import CleanOptions
-from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import CutWords, SstSummary, serialize_sessions
-from sortk.prepare.timestamps import TimestampOptions
-from sortk.recipe import load_recipe, load_shareable
-from sortk.records import RunJobs, Session
-from sortk.slurm.arrays import SlurmArrays
+from sortk.run.stage import Flag, Input, Stage, Task
 
 if TYPE_CHECKING:
+    from sortk.formats.sst import SstOptions
+    from sortk.pipeline import Experiment
+    from sortk.prepare.sst import CutWords, SstSummary
+    from sortk.records import RunJobs, Session
     from sortk.report.experiment import ExperimentFolders
     from sortk.scoring.results import Coverage, WerResult
+    from sortk.scoring.tune import Term
     from sortk.training.phases import TrainingData
 
 log = logging.getLogger(__name__)
 
+STAGES: list[Stage] = []
+"""All stages in order, as declared below."""
 
-def prepare(run: StageRun) -> None:
-    """Corpora on disk -> sources.jsonl: single-speaker utterances, each marked train, valid or test; real sessions:
-    <set>.jsonl, rttm/, seglst/, uem/; lists of mixtures for stage 1: mixtures/<set>.jsonl."""
-    prepare_into(run.recipe.prepare, run.out, run.recipe.seed, run.run_jobs)
+SEED = Flag("--seed", "Every random choice follows from it.", ("seed",))
+LEVEL = Flag(
+    "--level",
+    "Where speaker tokens stand in transcripts: before each word, before each segment, or where the speaker changes; "
+    "sot and dom-sot have a token for a change of speaker.",
+    ("sst.level",),
+)
+LANGUAGE = (
+    Flag("--lang", "Language of the transcripts, as pyphen names it.", ("timestamps.lang",)),
+    Flag("--rule", "What makes a word long; the same for clean and timestamps.", ("timestamps.rule",)),
+)
 
 
-def prepare_into(options: PrepareOptions, out: Path, seed: int, run_jobs: RunJobs) -> None:
-    for split, held in prepare_corpus(options, out, seed, run_jobs).items():
+def declare(**declaration: Any) -> Callable[[Callable[[Task], str | None]], Stage]:
+    """Make the decorated function the next of STAGES; it gives the stage its name."""
+
+    def add(run: Callable[[Task], str | None]) -> Stage:
+        stage = Stage(number=len(STAGES), name=run.__name__.replace("_", "-"), run=run, **declaration)
+        STAGES.append(stage)
+        return stage
+
+    return add
+
+
+def find_stage(number_or_name: int | str) -> Stage:
+    """Return the stage of that number ("5") or name ("train-diar")."""
+    for stage in STAGES:
+        if str(number_or_name) in (str(stage.number), stage.name):
+            return stage
+    raise ValueError(f"there is no stage {quote(number_or_name)}; stages: {list_stages()}")
+
+
+def list_stages() -> str:
+    """Return "0 prepare, 1 simulate, ..."."""
+    return ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
+
+
+def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
+    """Return the stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
+    from sortk.pipeline import Experiment
+    from sortk.recipe import load_recipe, load_shareable
+
+    recipe = load_recipe(name_or_path, overrides, variant)
+    shareable = load_shareable(name_or_path, overrides, variant)
+    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, shareable)
+
+
+def given_paths(*settings: str) -> list[Path]:
+    """Return the paths that settings name; a setting that is empty names none."""
+    return [Path(setting) for setting in settings if setting]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@declare(
+    tables=("prepare",),
+    inputs=(),
+    flags=(
+        Flag("corpus", keys=("prepare.corpus",)),
+        Flag("--corpus-dir", "Where the corpus is on disk; espeak needs none.", ("prepare.corpus_dir",), metavar="DIR"),
+        SEED,
+    ),
+    files=lambda settings: settings.prepare.own_files,
+    revision=1,
+)
+def prepare(task: Task) -> None:
+    """Turn a corpus on disk into sources.jsonl (single-speaker utterances), or into manifests of sessions.
+
+    CORPUS is one of {corpora}. espeak is a set of voices that come with sortk, sources a ready sources.jsonl, sessions
+    your own recordings with RTTM, a manifest or a Kaldi directory. docs/corpora.md describes where to get the others,
+    and the directory layout that each needs.
+
+    Writes sources.jsonl, whose utterances are marked train, valid or test; of sessions <set>.jsonl, rttm/, seglst/ and
+    uem/; of lists of mixtures mixtures/<set>.jsonl.
+
+    Example: sortk prepare librispeech --corpus-dir /data/LibriSpeech --out data/librispeech
+    """
+    from sortk.corpora.registry import prepare_corpus
+
+    for split, held in prepare_corpus(task.settings.prepare, task.out, task.seed, task.run_jobs).items():
         log.info("%s: %d speakers, %d utterances, %.2f h", split, held.speakers, held.utterances, held.hours)
 
 
-def simulate(run: StageRun) -> None:
-    """sources.jsonl -> conversations: <split>.jsonl, audio/, rttm/, seglst/, ctm/, and the plan/ of each. The same of
-    random mixtures, and of those that stage 0 lists. mixtures/<split>.jsonl lists those that training renders."""
-    from sortk.formats import sources
-    from sortk.prepare.librispeechmix import list_at_random, mix_at_random, mix_lists
-    from sortk.prepare.simulate import simulate_splits
+def _check_simulate(given: Collection[str]) -> str:
+    listed = {"--mixtures", "--librispeech"}
+    if listed & set(given):
+        wrong = "--mixtures and --librispeech go together, and with no settings of simulated sessions"
+        return wrong if set(given) != listed else ""
+    missing = "give --sources and --hours, or --mixtures and --librispeech"
+    return "" if {"--sources", "--hours"} <= set(given) else missing
 
-    prepared, options = run.inputs["prepare"], run.recipe.simulate
-    utterances, lists = sources.read(prepared / "sources.jsonl"), sorted((prepared / "mixtures").glob("*.jsonl"))
+
+def _draw_sessions(task: Task) -> None:
+    from sortk.formats.timeline import draw_sessions
+
+    if task.flags["plot"]:
+        draw_sessions(task.out / "manifest.jsonl", task.out / "plots")
+
+
+@declare(
+    tables=("simulate",),
+    inputs=(
+        Input("sources", "prepare", "sources.jsonl", "--sources", "Single-speaker utterances: sources.jsonl."),
+        Input(
+            "mixtures",
+            "prepare",
+            "mixtures",
+            "--mixtures",
+            "Instead of --sources: a list of LibriSpeechMix, to be made exactly.",
+        ),
+        Input(
+            "librispeech",
+            flag="--librispeech",
+            help="The LibriSpeech folder that the list's paths are relative to.",
+            is_key=False,
+        ),
+    ),
+    flags=(
+        Flag("--hours", "How much to make.", ("simulate.hours.all",)),
+        Flag("--speakers", "In a session: a number or a range.", ("simulate.min_speakers", "simulate.max_speakers")),
+        Flag("--overlap", "Time with two speakers / time with at least one.", ("simulate.overlap",)),
+        Flag("--silence", "Time with nobody / duration.", ("simulate.silence",)),
+        Flag("--seconds", "Length of a session.", ("simulate.seconds",)),
+        Flag("--noise", "A folder with noise to add.", ("simulate.noise_dir",), metavar="DIR"),
+        Flag("--rir", "A folder with room impulse responses.", ("simulate.rir_dir",), metavar="DIR"),
+        Flag("--split", "Use only the sources of this split."),
+        Flag("--plot", "Draw the first sessions into plots/, as SVG.", is_switch=True),
+        SEED,
+    ),
+    files=lambda settings: given_paths(settings.simulate.noise_dir, settings.simulate.rir_dir, settings.simulate.like),
+    check=_check_simulate,
+    finish=_draw_sessions,
+)
+def simulate(task: Task) -> None:
+    """Make conversations out of single-speaker speech.
+
+    Writes manifest.jsonl, audio/, rttm/, seglst/ and ctm/ (words), and plan/ (how each session was made).
+
+    Example: sortk simulate --sources data/sources.jsonl --out data/sim --hours 2 --speakers 2-4 --nj 4
+    """
+    from sortk.formats import mixlist, sources
+    from sortk.prepare.librispeechmix import ListedMixtures, list_at_random, mix_at_random, mix_lists
+    from sortk.prepare.mixtures import write_set
+    from sortk.prepare.simulate import index_sources, simulate_set, simulate_splits
+
+    options, seed, out, run_jobs = task.settings.simulate, task.seed, task.out, task.run_jobs
+    if task.alone:  # one set, whose manifest is manifest.jsonl
+        if "mixtures" in task.inputs:
+            mixer = ListedMixtures(mixlist.read(task.inputs["mixtures"]), task.inputs["librispeech"])
+            summary = write_set(mixer, len(mixer.mixtures), out / "manifest.jsonl", run_jobs)
+        else:
+            hours, split = sum(options.hours.values()), task.flags["split"]
+            if hours == 0:
+                raise ValueError("hours must be more than 0")
+            utterances = [source for source in sources.read(task.inputs["sources"]) if split in (None, source.split)]
+            speakers = index_sources(utterances, out, options.sample_rate, run_jobs)
+            summary = simulate_set(speakers, options, seed, "sim", hours, out / "manifest.jsonl", run_jobs)
+        write_json(out / "summary.json", summary.to_json())
+        return
+    # A recipe: conversations of the splits of `hours`, mixtures at random, and those that stage 0 lists; each set is
+    # <set>.jsonl. mixtures/<set>.jsonl lists the mixtures that training renders.
+    utterances, lists = sources.read(task.inputs["sources"]), sorted(task.inputs["mixtures"].glob("*.jsonl"))
     simulated, listed = [name for name in options.hours if options.hours[name]], [path.stem for path in lists]
     for name, n_ways in Counter([*simulated, *options.mixtures, *listed]).items():
         if n_ways > 1:
@@ -68,87 +208,172 @@ def simulate(run: StageRun) -> None:
                 f"set {name} is to be made in two ways; choose one of simulate.hours, simulate.mixtures and the "
                 "corpus's own list of mixtures"
             )
-    summaries = simulate_splits(utterances, options, run.recipe.seed, run.out, run.run_jobs)
+    summaries = simulate_splits(utterances, options, seed, out, run_jobs)
     listed_only = {name: count for name, count in options.mixtures.items() if name in options.on_the_fly}
     rendered = {name: count for name, count in options.mixtures.items() if name not in options.on_the_fly}
-    summaries |= mix_at_random(utterances, rendered, run.recipe.seed, run.out, run.run_jobs)
-    summaries |= mix_lists(lists, run.out, run.run_jobs)
+    summaries |= mix_at_random(utterances, rendered, seed, out, run_jobs)
+    summaries |= mix_lists(lists, out, run_jobs)
     made = {name: summary.to_json() for name, summary in summaries.items()}
-    made |= list_at_random(utterances, listed_only, run.recipe.seed, run.out)
-    write_json(run.out / "summary.json", made)
+    made |= list_at_random(utterances, listed_only, seed, out)
+    write_json(out / "summary.json", made)
 
 
-def clean(run: StageRun) -> None:
-    """Sessions of stages 0 and 1 -> diar/<split>.jsonl (windows), asr/<split>.jsonl (samples to learn from),
-    scored/<split>.jsonl (samples with every word, for test sets), rejected.jsonl."""
-    from sortk.scoring.tune import Term, check_development
+@declare(
+    # Cutting between words needs their times, so stage 2 computes them as stage 3 will.
+    tables=("clean", "timestamps"),
+    inputs=(
+        Input("prepared", "prepare"),
+        Input("simulated", "simulate"),
+        Input("manifest", flag="--manifest", help="The sessions to clean.", required=True),
+        Input("probs", flag="--probs", help="Instead of --diarizer: a folder with its posteriors, <session>.npy."),
+    ),
+    flags=(
+        Flag("--sad", "What refines boundaries.", ("clean.sad",)),
+        Flag(
+            "--diarizer",
+            "A trained model whose posteriors refine boundaries too.",
+            ("clean.diarizer",),
+            metavar="MODEL",
+        ),
+        *LANGUAGE,
+    ),
+    files=lambda settings: given_paths(settings.clean.diarizer),
+    check=lambda given: "give --diarizer or --probs, not both" if {"--diarizer", "--probs"} <= set(given) else "",
+    revision=1,
+)
+def clean(task: Task) -> None:
+    """Refine annotations, cut windows and samples, and drop what would spoil a model.
 
-    sets = sets_of(run.inputs["prepare"], run.inputs["simulate"])
-    scored = run.recipe.score
-    development = [session for name in run.recipe.tune.sets for session in sets.get(name, ())]
-    if development:  # before the models are trained, not after
-        check_development(development, run.recipe.tune.objective or (Term(scored.collar, scored.skip_overlap),))
-    clean_into(sets, run.recipe.clean, run.recipe.timestamps, run.out, run.run_jobs, seed=run.recipe.seed)
+    Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s to learn from), scored/ (samples of 10-20 s that
+    keep every word, to score), rejected.jsonl and summary.json. With a diarizer, its posteriors go to probs/.
 
-
-def clean_into(
-    sets: Mapping[str, Sequence[Session]],
-    options: CleanOptions,
-    words: TimestampOptions,
-    out: Path,
-    run_jobs: RunJobs,
-    probs_dir: Path | None = None,
-    seed: int = 0,
-) -> None:
-    """Clean the sets; with a diarizer, its posteriors of the sessions to refine are computed first, into probs/."""
+    Example: sortk clean --manifest data/ami.jsonl --out data/ami-clean --nj 4
+    """
+    from sortk.formats import manifest
     from sortk.prepare.clean import clean_sets, find_refined
+    from sortk.scoring.tune import check_development
 
+    options, words = task.settings.clean, task.settings.timestamps
+    if task.alone:
+        sets = {"manifest": manifest.read(task.inputs["manifest"])}
+    else:
+        sets = read_sets(task)
+        development = [session for name in task.settings.tune.sets for session in sets.get(name, ())]
+        if development:  # before the models are trained, not after
+            check_development(development, _find_objective(task))
+    probs = task.inputs.get("probs")
     if options.diarizer:
         from sortk.inference.diarize import write_posteriors
         from sortk.inference.pools import PooledDiarizer
 
-        probs_dir = out / "probs"
-        write_posteriors(PooledDiarizer(Path(options.diarizer), run_jobs), find_refined(sets, options), probs_dir)
-    clean_sets(sets, options, words, out, run_jobs, probs_dir, seed)
+        probs = task.out / "probs"
+        write_posteriors(PooledDiarizer(Path(options.diarizer), task.run_jobs), find_refined(sets, options), probs)
+    clean_sets(sets, options, words, task.out, task.run_jobs, probs, task.seed)
 
 
-def timestamps(run: StageRun) -> None:
-    """Transcripts of stage 2 -> seglst/<recording>.json with one entry per word."""
+@declare(
+    tables=("timestamps",),
+    inputs=(
+        Input(
+            "transcripts",
+            "clean",
+            "seglst",
+            "--seglst",
+            "Transcripts: a SegLST file, or a folder of them.",
+            required=True,
+            suffix=".json",
+        ),
+    ),
+    flags=LANGUAGE,
+    marker=".done.json",  # all other .json files are transcripts
+)
+def timestamps(task: Task) -> None:
+    """Give words approximate times, from the times of their segments.
+
+    Writes OUT/<session>.json, one entry per word.
+
+    Example: sortk timestamps --seglst data/ami/seglst --out data/ami-words
+    """
     from sortk.prepare.timestamps import write_timestamps
 
-    transcripts, words = run.inputs["clean"] / "seglst", run.out / "seglst"
-    summary = write_timestamps(transcripts, words, run.recipe.timestamps, run.run_jobs, allow_empty=True)
+    out = task.out if task.alone else task.out / "seglst"
+    summary = write_timestamps(
+        task.inputs["transcripts"], out, task.settings.timestamps, task.run_jobs, allow_empty=not task.alone
+    )
     log.info("%s", summary)
-    write_json(run.out / "summary.json", summary.to_json())
+    if not task.alone:
+        write_json(task.out / "summary.json", summary.to_json())
 
 
-def sst(run: StageRun) -> None:
-    """Samples of stage 2 and words of stage 3 -> <split>.jsonl whose text is the sorted serialized transcript; the same
-    of the samples to score, in scored/."""
-    words, transcripts = run.inputs["timestamps"] / "seglst", run.inputs["clean"] / "seglst"
+@declare(
+    tables=("sst",),
+    inputs=(
+        Input(
+            "words",
+            "timestamps",
+            "seglst",
+            "--seglst",
+            "Words: a SegLST file, or a folder of them.",
+            required=True,
+        ),
+        Input("cleaned", "clean"),
+        Input("manifest", flag="--manifest", help="Samples of these recordings (asr/ of clean)."),
+        Input(
+            "transcripts",
+            "clean",
+            "seglst",
+            "--transcripts",
+            "With --manifest: the folder of segments that the words were taken from.",
+        ),
+    ),
+    flags=(LEVEL,),
+    check=lambda given: (
+        "--transcripts needs --manifest; without it, give the transcripts as --seglst"
+        if "--transcripts" in given and "--manifest" not in given
+        else ""
+    ),
+    writes_file=True,
+)
+def sst(task: Task) -> None:
+    """Build sorted serialized transcripts.
+
+    Writes lines {"session_id", "text"}; `<spk0>` is who speaks first. With --manifest, the lines of that manifest with
+    their text: in each sample, `<spk0>` is who speaks first in it.
+
+    Example: sortk sst --seglst data/ami-words --manifest data/ami-clean/asr/manifest.jsonl --out data/ami-sst.jsonl
+    """
+    from sortk.prepare.sst import write_sst
+
+    options, words, transcripts = task.settings.sst, task.inputs["words"], task.inputs.get("transcripts")
+    if task.alone and "manifest" not in task.inputs:
+        log.info("%s: %s", task.out.name, write_sst(words, task.out, options, task.run_jobs))
+        return
+    if task.alone:
+        _serialize_manifest(task.inputs["manifest"], words, options, task.out, task.run_jobs, "error", transcripts)
+        return
+    # A recipe: samples to learn from, and in scored/ samples to score.
     summaries = {}
-    kinds: dict[str, tuple[Path, CutWords]] = {"asr": (run.out, "error"), "scored": (run.out / "scored", "middle")}
+    kinds: dict[str, tuple[Path, CutWords]] = {"asr": (task.out, "error"), "scored": (task.out / "scored", "middle")}
     for kind, (out, cut_words) in kinds.items():
-        for path in sorted((run.inputs["clean"] / kind).glob("*.jsonl")):
-            summary = serialize_manifest(
-                path, words, run.recipe.sst, out / path.name, run.run_jobs, cut_words, transcripts
-            )
-            summaries[(out / path.stem).relative_to(run.out).as_posix()] = summary.to_json()
-    write_json(run.out / "summary.json", summaries)
+        for path in sorted((task.inputs["cleaned"] / kind).glob("*.jsonl")):
+            summary = _serialize_manifest(path, words, options, out / path.name, task.run_jobs, cut_words, transcripts)
+            summaries[(out / path.stem).relative_to(task.out).as_posix()] = summary.to_json()
+    write_json(task.out / "summary.json", summaries)
 
 
-def serialize_manifest(
+def _serialize_manifest(
     samples_path: Path,
     words: Path,
     options: SstOptions,
     out: Path,
     run_jobs: RunJobs,
-    cut_words: CutWords = "error",
-    transcripts: Path | None = None,
+    cut_words: CutWords,
+    transcripts: Path | None,
 ) -> SstSummary:
     """Write the samples of a manifest with their SST as text, from the words of their recordings; segments are those
     of `transcripts`, from which the words were taken."""
     from sortk.formats import manifest
+    from sortk.prepare.sst import serialize_sessions
 
     samples = [
         # A sample that names no transcript stays as it is: serializing it is an error that names it.
@@ -161,97 +386,231 @@ def serialize_manifest(
     return summary
 
 
-def train_diar(run: StageRun) -> None:
-    """Windows of stage 2, and conversations on the fly from the voices of stage 1 -> model/, checkpoints/."""
+@declare(
+    # Conversations on the fly have the ratios of the simulate table.
+    tables=("train_diar", "simulate"),
+    inputs=(
+        Input(
+            "train",
+            "clean",
+            "diar/train.jsonl",
+            "--train",
+            "Manifest of the sessions to learn from.",
+            required=True,
+        ),
+        Input(
+            "valid",
+            "clean",
+            "diar/valid.jsonl",
+            "--valid",
+            "Manifest of the sessions to validate on.",
+            required=True,
+        ),
+        Input(
+            "sources",
+            "prepare",
+            "sources.jsonl",
+            "--sources",
+            "A sources.jsonl, for phases that simulate on the fly.",
+        ),
+        Input("simulated", "simulate"),
+        Input("init", flag="--init", help="A model folder or .nemo file whose weights, and sizes, to start from."),
+    ),
+    flags=(SEED,),
+    files=lambda settings: given_paths(settings.train_diar.init),
+    trains=True,
+)
+def train_diar(task: Task) -> None:
+    """Train a diarizer.
+
+    Writes model/ (config.json, model.safetensors) and checkpoints/; the same command continues after a stop.
+
+    Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
+    """
     from sortk.formats.model_folder import save_model
     from sortk.inference.load import read_model
     from sortk.training.diarizer import train_diarizer
     from sortk.training.phases import Pretrained
 
-    options = run.recipe.train_diar
-    initial = Pretrained(*read_model(Path(options.init))) if options.init else None
+    options = task.settings.train_diar
+    init = task.inputs.get("init", options.init)
+    initial = Pretrained(*read_model(Path(init))) if init else None
     if initial and not options.phases:
-        save_model(run.out / "model", initial.weights, initial.config)
+        save_model(task.out / "model", initial.weights, initial.config)
         return
-    train_diarizer(_read_training_data(run, run.inputs["clean"] / "diar"), options, run.recipe.seed, run.out, initial)
+    train_diarizer(_read_training_data(task), options, task.seed, task.out, initial)
 
 
-def _read_training_data(run: StageRun, folder: Path) -> TrainingData:
-    """Read the manifests of the folder, of which train.jsonl may be missing (`hours.train = 0`), and the voices of
-    stage 1 that models may learn from."""
+def _read_training_data(task: Task) -> TrainingData:
+    """Read the manifests, and the voices for conversations on the fly: in a recipe those of stage 1, else those of
+    sources.jsonl, whose speech is found here. In a recipe, train.jsonl may be missing (`hours.train = 0`)."""
     from sortk.formats import manifest, sources
     from sortk.formats.mixlist import IndexedList
     from sortk.prepare.librispeechmix import ListedMixtures, list_path
-    from sortk.prepare.simulate import read_speakers
+    from sortk.prepare.simulate import index_sources, read_speakers
     from sortk.training.phases import TrainingData
+    from sortk.training.processes import rank0_first
 
-    train, mixtures = folder / "train.jsonl", list_path(run.inputs["simulate"], "train")
-    utterances = sources.read(run.inputs["prepare"] / "sources.jsonl")
-    names = {source.speaker for source in utterances if source.split == "train"}
-    return TrainingData(
-        manifest.read(train) if train.exists() else [],
-        manifest.read(folder / "valid.jsonl"),
-        [speaker for speaker in read_speakers(run.inputs["simulate"]) if speaker.speaker in names],
-        run.recipe.simulate,
-        ListedMixtures(IndexedList(mixtures), mixtures.parent, rounds=False) if mixtures.exists() else None,
-    )
+    options, train = task.settings.simulate, task.inputs["train"]
+    utterances = sources.read(task.inputs["sources"]) if "sources" in task.inputs else []
+    mixtures = None
+    if task.alone:
+        with rank0_first():  # of several processes, one finds the speech
+            speakers = index_sources(utterances, task.out, options.sample_rate, map)
+    else:
+        names = {source.speaker for source in utterances if source.split == "train"}
+        speakers = [speaker for speaker in read_speakers(task.inputs["simulated"]) if speaker.speaker in names]
+        listed = list_path(task.inputs["simulated"], "train")
+        mixtures = ListedMixtures(IndexedList(listed), listed.parent, rounds=False) if listed.exists() else None
+    recorded = manifest.read(train) if task.alone or train.exists() else []
+    return TrainingData(recorded, manifest.read(task.inputs["valid"]), speakers, options, mixtures)
 
 
-def train_asr(run: StageRun) -> None:
-    """Samples of stage 4, speech on the fly, and the diarizer of stage 5 -> model/, checkpoints/."""
-    from sortk.formats.model_folder import load_model, save_model
+@declare(
+    tables=("train_asr", "simulate", "sst"),
+    inputs=(
+        Input(
+            "train",
+            "sst",
+            "train.jsonl",
+            "--train",
+            "Manifest of the samples to learn from, with text (stage 4).",
+            required=True,
+        ),
+        Input("valid", "sst", "valid.jsonl", "--valid", "Manifest of the samples to validate on.", required=True),
+        Input(
+            "diarizer",
+            "train-diar",
+            "model",
+            "--diarizer",
+            "The Sortformer that supervises the ASR: a model folder, or a .nemo file.",
+        ),
+        Input(
+            "sources",
+            "prepare",
+            "sources.jsonl",
+            "--sources",
+            "A sources.jsonl, for phases that simulate on the fly.",
+        ),
+        Input("simulated", "simulate"),
+        Input("init", flag="--init", help="An ASR to start from: a model folder, or a .nemo file."),
+        Input("cleaned", "clean", is_key=False),  # the samples of stage 4 name annotations of stage 2
+        Input("words", "timestamps", is_key=False),  # and words of stage 3
+    ),
+    flags=(LEVEL, SEED),
+    files=lambda settings: given_paths(settings.train_asr.init),
+    trains=True,
+    wanted=lambda settings: settings.asr,
+)
+def train_asr(task: Task) -> None:
+    """Train a multi-speaker ASR that a diarizer supervises.
+
+    Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command continues after a
+    stop.
+
+    Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
+    """
+    from sortk.formats.model_folder import save_model
     from sortk.formats.tokens import save_tokenizer
-    from sortk.inference.load import read_asr
+    from sortk.inference.load import read_asr, read_model
     from sortk.training.asr import train_asr
     from sortk.training.phases import Pretrained
 
-    options = run.recipe.train_asr
-    initial = Pretrained(*read_asr(Path(options.init))) if options.init else None
+    options = task.settings.train_asr
+    init = task.inputs.get("init", options.init)
+    initial = Pretrained(*read_asr(Path(init))) if init else None
     if initial and initial.tokenizer and not options.phases:
-        save_tokenizer(run.out / "model", initial.tokenizer)
-        save_model(run.out / "model", initial.weights, initial.config)
+        save_tokenizer(task.out / "model", initial.tokenizer)
+        save_model(task.out / "model", initial.weights, initial.config)
         return
-    diarizer = Pretrained(*load_model(run.inputs["train-diar"] / "model"))
-    data = _read_training_data(run, run.inputs["sst"])
-    train_asr(data, run.recipe.sst, options, run.recipe.seed, run.out, initial, diarizer)
+    diarizer = Pretrained(*read_model(task.inputs["diarizer"])) if "diarizer" in task.inputs else None
+    train_asr(_read_training_data(task), task.settings.sst, options, task.seed, task.out, initial, diarizer)
 
 
-def tune(run: StageRun) -> None:
-    """The diarizer on development sessions -> postprocess.toml with the lowest DER, the study, and probs/."""
+@declare(
+    tables=("tune", "score"),
+    inputs=(
+        Input("model", "train-diar", "model", "--model", "The diarizer: a model folder or a .nemo file."),
+        Input("probs", flag="--probs", help="Instead of --model: a folder with its posteriors, <session>.npy."),
+        Input("prepared", "prepare"),
+        Input("simulated", "simulate"),
+        Input("manifest", flag="--manifest", help="The development set, with its RTTM.", required=True),
+    ),
+    flags=(
+        Flag("--trials", "Trials in the study at the end, those of earlier runs included.", ("tune.trials",)),
+        Flag("--collar", "Seconds on EACH side of a boundary that are not scored.", ("score.collar",)),
+        Flag("--storage", "A database for the study, in place of a journal beside OUT.", ("tune.storage",), "URL"),
+        Flag("--device", "Where the model runs: cpu, cuda, cuda:1, ...; else on the GPU if there is one."),
+        SEED,
+    ),
+    check=lambda given: "" if ("--model" in given) != ("--probs" in given) else "give either --model or --probs",
+    writes_file=True,
+)
+def tune(task: Task) -> None:
+    """Find the postprocessing with the lowest DER on a development set.
+
+    Writes OUT and, of the same name, a .json with the history of the search. The same command continues the study; run
+    it in several processes at once, and they share the work.
+
+    Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
+    """
+    from sortk.formats import manifest
     from sortk.formats.files import atomic_text
     from sortk.report.study import draw_study
     from sortk.scoring.evaluate import choose_sessions
-    from sortk.scoring.tune import (
-        Term,
-        check_not_scored,
-        hear_sessions,
-        read_tune_set,
-        tune,
-        tune_together,
-        write_tuned,
-    )
+    from sortk.scoring.tune import check_not_scored, hear_sessions, name_cache, read_tune_set, tune, write_tuned
 
-    options, scored = run.recipe.tune, run.recipe.score
-    if not options.objective:
-        options = replace(options, objective=(Term(scored.collar, scored.skip_overlap),))
-    sets = sets_of(run.inputs["prepare"], run.inputs["simulate"])
-    sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
-    if not options.even_if_scored:
-        check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
-    probs, study = run.out / "probs", run.out / "study.log"
-    hear_sessions(run.inputs["train-diar"] / "model", sessions, probs, run_jobs=run.run_jobs)
-    if isinstance(run.run_jobs, SlurmArrays):  # not in local processes: what they find depends on who is faster
-        worker = partial(tune_together, sessions, probs, options, run.recipe.seed, study)
-        list(run.run_jobs(worker, range(run.run_jobs.n_jobs)))
-    tuned = tune(read_tune_set(sessions, probs), options, run.recipe.seed, study)
-    write_tuned(run.out / "postprocess.toml", tuned, options, run.recipe.seed)
-    with atomic_text(run.out / "study.svg") as file:
-        file.write(draw_study(tuned.history, tuned.importance, f"{run.recipe.name}: search for postprocessing"))
-    log.info("DER %.2f %% without and %.2f %% with postprocessing", 100 * tuned.der_before, 100 * tuned.der_after)
+    options, scored, out = replace(task.settings.tune, objective=_find_objective(task)), task.settings.score, task.out
+    if task.alone:
+        sessions = manifest.read(task.inputs["manifest"])
+        study, postprocess = out.with_name(f"{out.stem}.study.log"), out
+        probs = task.inputs.get("probs") or name_cache(out, task.inputs["model"], sessions)
+    else:
+        sets = read_sets(task)
+        sessions = [session for own in choose_sessions(sets, options.sets).values() for session in own]
+        if not options.even_if_scored:
+            check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
+        study, postprocess, probs = out / "study.log", out / "postprocess.toml", out / "probs"
+    if "model" in task.inputs:
+        hear_sessions(task.inputs["model"], sessions, probs, task.flags.get("device"), task.run_jobs)
+    tuned = tune(read_tune_set(sessions, probs), options, task.seed, study)
+    write_tuned(postprocess, tuned, options, task.seed)
+    if not task.alone:
+        with atomic_text(out / "study.svg") as file:
+            title = f"{task.settings.name}: search for postprocessing"
+            file.write(draw_study(tuned.history, tuned.importance, title))
+    for name, der in tuned.presets.items():
+        log.info("preset %-9s DER %6.2f %%", name, 100 * der)
+    log.info("tuned            DER %6.2f %%, %d trials: %s", 100 * tuned.der_after, len(tuned.history), postprocess)
 
 
-def score(run: StageRun) -> None:
-    """Both models on the test sets -> hypotheses in hyp/, scores.json, RESULTS.md, report.html."""
+def _find_objective(task: Task) -> tuple[Term, ...]:
+    """Return what stage 7 minimises: what the recipe says, or else the DER that stage 8 reports."""
+    from sortk.scoring.tune import Term
+
+    scored = task.settings.score
+    return task.settings.tune.objective or (Term(scored.collar, scored.skip_overlap),)
+
+
+@declare(
+    tables=("score",),
+    inputs=(
+        Input("prepared", "prepare"),
+        Input("simulated", "simulate"),
+        Input("cleaned", "clean"),
+        Input("words", "timestamps", is_key=False),  # the samples of stage 4 name them
+        Input("serialized", "sst"),
+        Input("diarizer", "train-diar", "model"),
+        Input("asr", "train-asr", "model"),
+        Input("postprocess", "tune", "postprocess.toml"),
+    ),
+)
+def score(task: Task) -> str:
+    """Score both models on the test sets, in a recipe.
+
+    Writes hypotheses in hyp/, scores.json, RESULTS.md and report.html. The commands `sortk score der`, `sortk score
+    cpwer`, ... score files of any system.
+    """
     from sortk.formats.files import atomic_text
     from sortk.formats.postprocess import Postprocess, read_postprocess
     from sortk.inference.pools import PooledDiarizer
@@ -259,42 +618,80 @@ def score(run: StageRun) -> None:
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
     from sortk.scoring.results import Results, as_json, format_results
 
-    recipe, options = run.recipe, run.recipe.score
-    sets = choose_sessions(sets_of(run.inputs["prepare"], run.inputs["simulate"]), options.sets)
-    postprocessing = {"none": Postprocess(), "tuned": read_postprocess(run.inputs["tune"] / "postprocess.toml")}
-    diarizer, system = PooledDiarizer(run.inputs["train-diar"] / "model", run.run_jobs), recipe.train_diar.describe()
+    recipe, options = task.settings, task.settings.score
+    sets = choose_sessions(read_sets(task), options.sets)
+    postprocessing = {"none": Postprocess(), "tuned": read_postprocess(task.inputs["postprocess"])}
+    diarizer, system = PooledDiarizer(task.inputs["diarizer"], task.run_jobs), recipe.train_diar.describe()
     der_options = DerOptions(options.collar, options.skip_overlap)
     der = [
         result
         for name, sessions in sets.items()
         for result in evaluate_diarizer(
-            diarizer, system, name, sessions, postprocessing, der_options, run.out / "hyp" / name
+            diarizer, system, name, sessions, postprocessing, der_options, task.out / "hyp" / name
         )
     ]
-    wer = _score_asr(run) if "train-asr" in run.inputs else []
+    wer = _score_asr(task) if "asr" in task.inputs else []
     settings = {"seed": recipe.seed} | {
         table: settings_of(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
     }
-    coverage = _read_coverage(run) if wer else []
+    coverage = _read_coverage(task) if wer else []
     results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage)
-    write_json(run.out / "scores.json", as_json(results))
-    with atomic_text(run.out / "RESULTS.md") as file:
+    write_json(task.out / "scores.json", as_json(results))
+    with atomic_text(task.out / "RESULTS.md") as file:
         file.write(format_results(results))
-    print(format_results(replace(results, settings={})), end="")
-    _report_scores(run)
+    _write_scored_report(task)
+    page = task.out.with_name(task.out.name.removesuffix(".partial")) / "report.html"
+    return f"{format_results(replace(results, settings={}))}\nReport: {page}"
 
 
-def _report_scores(run: StageRun) -> None:
-    """The page. It also shows stages that this one does not read, if they are there: nothing measured hangs on them."""
+def _score_asr(task: Task) -> list[WerResult]:
+    from sortk.formats import manifest
+    from sortk.formats.model_folder import load_config, read_sst_level
+    from sortk.inference.pools import PooledTranscriber
+    from sortk.scoring.evaluate import evaluate_asr
+    from sortk.scoring.wer import WerOptions
+
+    recipe, options, model = task.settings, task.settings.score, task.inputs["asr"]
+    config = load_config(model)
+    # The Sortformer inside a model is the one it was trained with: in system 3 it was fine-tuned there.
+    diarizer = None if config["options"].get("diarizer") else task.inputs["diarizer"]
+    decoding = options.decoding if read_sst_level(config) else "free"  # nothing to decode by
+    transcriber = PooledTranscriber(model, diarizer, decoding, task.run_jobs)
+    wer_options = WerOptions(options.normalizer, style="librispeechmix" if options.mixtures else "sorted")
+    return [
+        result
+        for name in options.sets
+        for result in evaluate_asr(
+            transcriber,
+            recipe.train_asr.describe(recipe.sst.level),
+            name,
+            manifest.read(task.inputs["serialized"] / "scored" / f"{name}.jsonl"),
+            wer_options,
+            recipe.train_asr.speaker_tokens,
+            task.out / "hyp" / name / "words",
+        )
+    ]
+
+
+def _read_coverage(task: Task) -> list[Coverage]:
+    from sortk.report.curves import read_json
+    from sortk.scoring.results import Coverage
+
+    cleaned, serialized = (read_json(task.inputs[name] / "summary.json") for name in ("cleaned", "serialized"))
+    return [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in task.settings.score.sets]
+
+
+def _write_scored_report(task: Task) -> None:
+    """Write the page. It also shows stages that this one does not read, if they are there: no score depends on them."""
     from sortk.report.experiment import find_folders
 
-    roots = dict.fromkeys([run.out.parent, *(folder.parent for folder in run.inputs.values())])
-    write_report(find_folders(list(roots), {**run.inputs, "score": run.out}), run.out / "report.html")
-    print(f"\nReport: {run.out.with_name(run.out.name.removesuffix('.partial')) / 'report.html'}")
+    roots = dict.fromkeys([task.out.parent, *(folder.parent for folder in task.folders.values())])
+    known = {**task.folders, "score": task.out}
+    write_report(find_folders(list(roots), folder_names(), known), task.out / "report.html")
 
 
 def write_report(folders: ExperimentFolders, out: Path) -> None:
-    """One self-contained page of an experiment."""
+    """Write one self-contained page of an experiment."""
     from sortk.formats.files import atomic_text
     from sortk.report.experiment import format_report
 
@@ -302,46 +699,28 @@ def write_report(folders: ExperimentFolders, out: Path) -> None:
         file.write(format_report(folders))
 
 
-def _score_asr(run: StageRun) -> list[WerResult]:
-    from sortk.formats import manifest
-    from sortk.formats.model_folder import load_config, read_sst_level
-    from sortk.inference.pools import PooledTranscriber
-    from sortk.scoring.evaluate import evaluate_asr
-    from sortk.scoring.wer import WerOptions
+def report_experiment(exp: Path, out: Path | None) -> Path:
+    """Write the page of an experiment; by default where stage 8 puts it, or else into the experiment's folder."""
+    from sortk.report.experiment import open_experiment
 
-    scored, model = run.recipe.score, run.inputs["train-asr"] / "model"
-    config = load_config(model)
-    # The Sortformer inside a model is the one it was trained with: in system 3 it was fine-tuned there.
-    diarizer = None if config["options"].get("diarizer") else run.inputs["train-diar"] / "model"
-    decoding = scored.decoding if read_sst_level(config) else "free"  # nothing to decode by
-    transcriber = PooledTranscriber(model, diarizer, decoding, run.run_jobs)
-    system = run.recipe.train_asr.describe(run.recipe.sst.level)
-    options = WerOptions(scored.normalizer, style="librispeechmix" if scored.mixtures else "sorted")
-    return [
-        result
-        for name in run.recipe.score.sets
-        for result in evaluate_asr(
-            transcriber,
-            system,
-            name,
-            manifest.read(run.inputs["sst"] / "scored" / f"{name}.jsonl"),
-            options,
-            run.recipe.train_asr.speaker_tokens,
-            run.out / "hyp" / name / "words",
-        )
-    ]
+    folders = open_experiment(exp, folder_names())
+    out = out or folders.stages.get("score", exp) / "report.html"
+    write_report(folders, out)
+    return out
 
 
-def _read_coverage(run: StageRun) -> list[Coverage]:
-    from sortk.report.curves import read_json
-    from sortk.scoring.results import Coverage
+def folder_names() -> dict[str, str]:
+    """Return the name of each stage's folder in an experiment."""
+    return {stage.name: stage.folder_name for stage in STAGES}
 
-    cleaned, serialized = (read_json(run.inputs[stage] / "summary.json") for stage in ("clean", "sst"))
-    return [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in run.recipe.score.sets]
+
+def read_sets(task: Task) -> dict[str, list[Session]]:
+    """Read the sessions that stages 0 and 1 have made for a recipe."""
+    return sets_of(task.inputs["prepared"], task.inputs["simulated"])
 
 
 def sets_of(*folders: Path) -> dict[str, list[Session]]:
-    """The sessions of the manifests <split>.jsonl in the folders, by split."""
+    """Read the sessions of the manifests <set>.jsonl in the folders, by set."""
     from sortk.formats import manifest
 
     sets: dict[str, list[Session]] = {}
@@ -350,98 +729,3 @@ def sets_of(*folders: Path) -> dict[str, list[Session]]:
             if path.name != "sources.jsonl":
                 sets.setdefault(path.stem, []).extend(manifest.read(path))
     return sets
-
-
-def ready_sources(options: PrepareOptions) -> list[Path]:
-    """A ready sources.jsonl, or sessions of one's own, which may be edited: what was made from them is stale then."""
-    given = [Path(choice.corpus_dir) for choice in options.choices if choice.corpus_dir]
-    ready = [path if path.suffix == ".jsonl" else path / "sources.jsonl" for path in given]
-    own = [Path(choice.corpus_dir) for choice in options.choices if choice.corpus == "sessions" and choice.corpus_dir]
-    return [path for path in ready if path.is_file()] + [path for path in own if path.is_dir()]
-
-
-def clip_folders(options: SimulateOptions) -> list[Path]:
-    """Folders with noise, rooms and turn-taking; what is in them counts as a setting."""
-    return [Path(folder) for folder in (options.noise_dir, options.rir_dir, options.like) if folder]
-
-
-def model_files(init: str) -> list[Path]:
-    """Return the model from outside the experiment that a setting names: a folder or a file; none if it is empty."""
-    return [Path(init)] if init else []
-
-
-STAGES = (
-    Stage(
-        0,
-        "prepare",
-        tables=("prepare",),
-        reads=(),
-        run=prepare,
-        files=lambda recipe: ready_sources(recipe.prepare),
-        revision=1,
-    ),
-    Stage(
-        1,
-        "simulate",
-        tables=("simulate",),
-        reads=("prepare",),
-        run=simulate,
-        files=lambda recipe: clip_folders(recipe.simulate),
-    ),
-    # Cutting between words needs their times, so stage 2 gives them as stage 3 will.
-    Stage(
-        2,
-        "clean",
-        tables=("clean", "timestamps"),
-        reads=("prepare", "simulate"),
-        run=clean,
-        files=lambda recipe: model_files(recipe.clean.diarizer),
-        revision=1,
-    ),
-    Stage(3, "timestamps", tables=("timestamps",), reads=("clean",), run=timestamps),
-    Stage(4, "sst", tables=("sst",), reads=("clean", "timestamps"), run=sst),
-    # Conversations on the fly have the ratios of the simulate table.
-    Stage(
-        5,
-        "train-diar",
-        tables=("train_diar", "simulate"),
-        reads=("prepare", "simulate", "clean"),
-        run=train_diar,
-        files=lambda recipe: model_files(recipe.train_diar.init),
-        trains=True,
-    ),
-    Stage(
-        6,
-        "train-asr",
-        tables=("train_asr", "simulate", "sst"),
-        reads=("prepare", "simulate", "sst", "train-diar"),
-        run=train_asr,
-        files=lambda recipe: model_files(recipe.train_asr.init),
-        trains=True,
-        wanted=lambda recipe: recipe.asr,
-    ),
-    Stage(7, "tune", tables=("tune", "score"), reads=("prepare", "simulate", "train-diar"), run=tune),
-    Stage(
-        8,
-        "score",
-        tables=("score",),
-        reads=("prepare", "simulate", "clean", "sst", "train-diar", "train-asr", "tune"),
-        run=score,
-    ),
-)
-
-
-def find_stage(number_or_name: int | str) -> Stage:
-    """Return the stage of that number ("5") or name ("train-diar")."""
-    for stage in STAGES:
-        if str(number_or_name) in (str(stage.number), stage.name):
-            return stage
-    known = ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
-    raise ValueError(f"there is no stage {quote(number_or_name)}; stages: {known}")
-
-
-def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
-    """The stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
-    recipe = load_recipe(name_or_path, overrides, variant)
-    shareable = load_shareable(name_or_path, overrides, variant)
-    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, shareable)

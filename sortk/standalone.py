@@ -1,10 +1,9 @@
-"""The work of the stages on any files, for the commands that need no recipe."""
+"""`sortk diarize` and `sortk transcribe`: recordings in, files or standard output out."""
 
 from __future__ import annotations
 
 import errno
 import logging
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,220 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sortk.cluster import build_together
-from sortk.content import input_keys
-from sortk.corpora.options import PrepareOptions
-from sortk.folders import Folder, Identity, build_folder, settings_of, write_json
-from sortk.formats.sst import SstOptions
-from sortk.prepare.clean_options import CleanOptions
-from sortk.prepare.simulate import SimulateOptions
-from sortk.prepare.sst import write_sst
-from sortk.prepare.timestamps import TimestampOptions
-from sortk.records import RunJobs, Segment, Session
-from sortk.stages import clean_into, clip_folders, prepare_into, ready_sources, serialize_manifest, write_report
-from sortk.training.options import TrainAsrOptions, TrainDiarOptions
+from sortk.records import Segment, Session
 
 if TYPE_CHECKING:
     from sortk.inference.diarize import Diarizer
     from sortk.inference.pieces import Transcriber
-    from sortk.prepare.pieces import SpeakerIndex
 
 log = logging.getLogger(__name__)
-
-
-def prepare_folder(options: PrepareOptions, seed: int, out: Path, run_jobs: RunJobs, force: bool) -> None:
-    """`sortk prepare`."""
-
-    def work(partial: Path) -> None:
-        prepare_into(options, partial, seed, run_jobs)
-
-    settings = {"seed": seed} | settings_of(options)
-    inputs = input_keys({path.name: path for path in ready_sources(options)})
-    build_folder(Folder(out), Identity("sortk prepare", settings, inputs), work, force)
-
-
-def simulate_folder(
-    sources_path: Path,
-    split: str | None,
-    options: SimulateOptions,
-    seed: int,
-    out: Path,
-    run_jobs: RunJobs,
-    force: bool,
-) -> None:
-    """`sortk simulate`."""
-    from sortk.formats import sources
-    from sortk.prepare.simulate import index_sources, simulate_set
-
-    hours = sum(options.hours.values())
-    if hours == 0:
-        raise ValueError("hours must be more than 0")
-
-    def work(partial: Path) -> None:
-        utterances = [source for source in sources.read(sources_path) if split in (None, source.split)]
-        speakers = index_sources(utterances, partial, options.sample_rate, run_jobs)
-        summary = simulate_set(speakers, options, seed, "sim", hours, partial / "manifest.jsonl", run_jobs)
-        write_json(partial / "summary.json", summary.to_json())
-
-    settings = {"seed": seed, "split": split} | settings_of(options)
-    inputs = input_keys({sources_path.name: sources_path} | {f"folder {path}": path for path in clip_folders(options)})
-    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
-
-
-def mix_listed_folder(list_path: Path, librispeech: Path, out: Path, run_jobs: RunJobs, force: bool) -> None:
-    """`sortk simulate --mixtures`: exactly the mixtures of a LibriSpeechMix list."""
-    from sortk.formats import mixlist
-    from sortk.prepare.librispeechmix import ListedMixtures
-    from sortk.prepare.mixtures import write_set
-
-    def work(partial: Path) -> None:
-        mixer = ListedMixtures(mixlist.read(list_path), librispeech)
-        summary = write_set(mixer, len(mixer.mixtures), partial / "manifest.jsonl", run_jobs)
-        write_json(partial / "summary.json", summary.to_json())
-
-    settings = {"librispeech": str(librispeech)}
-    inputs = input_keys({list_path.name: list_path})
-    build_folder(Folder(out), Identity("sortk simulate", settings, inputs), work, force)
-
-
-def clean_folder(
-    manifest_path: Path,
-    options: CleanOptions,
-    words: TimestampOptions,
-    probs_dir: Path | None,
-    out: Path,
-    run_jobs: RunJobs,
-    force: bool,
-) -> None:
-    """`sortk clean`."""
-    from sortk.formats import manifest
-
-    def work(partial: Path) -> None:
-        clean_into({"manifest": manifest.read(manifest_path)}, options, words, partial, run_jobs, probs_dir)
-
-    settings = settings_of(options) | settings_of(words) | {"probs": probs_dir and str(probs_dir)}
-    diarizer = Path(options.diarizer) if options.diarizer else None
-    inputs = input_keys({manifest_path.name: manifest_path, "probs": probs_dir, "diarizer": diarizer})
-    build_folder(Folder(out), Identity("sortk clean", settings, inputs), work, force)
-
-
-def timestamps_folder(seglst: Path, options: TimestampOptions, out: Path, run_jobs: RunJobs, force: bool) -> None:
-    """`sortk timestamps`."""
-    from sortk.formats.files import files_in
-    from sortk.prepare.timestamps import write_timestamps
-
-    def work(partial: Path) -> None:
-        log.info("%s", write_timestamps(seglst, partial, options, run_jobs))
-
-    inputs = input_keys({path.name: path for path in files_in(seglst, ".json")})
-    folder = Folder(out, marker=".done.json")
-    build_folder(folder, Identity("sortk timestamps", settings_of(options), inputs), work, force)
-
-
-def sst_file(
-    seglst: Path,
-    manifest_path: Path | None,
-    transcripts: Path | None,
-    options: SstOptions,
-    out: Path,
-    run_jobs: RunJobs,
-) -> None:
-    """`sortk sst`."""
-    if manifest_path is not None:
-        serialize_manifest(manifest_path, seglst, options, out, run_jobs, transcripts=transcripts)
-    else:
-        log.info("%s: %s", out.name, write_sst(seglst, out, options, run_jobs))
-    shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left
-
-
-def train_diar_folder(
-    train: Path,
-    valid: Path,
-    sources_path: Path | None,
-    options: TrainDiarOptions,
-    init: Path | None,
-    seed: int,
-    out: Path,
-    force: bool,
-) -> None:
-    """`sortk train-diar`."""
-    from sortk.formats import manifest
-    from sortk.inference.load import read_model
-    from sortk.training.diarizer import train_diarizer
-    from sortk.training.phases import Pretrained, TrainingData
-
-    init = _find_init(init, options)
-
-    def work(partial: Path) -> None:
-        simulate = SimulateOptions()
-        speakers = _index_together(sources_path, partial, simulate.sample_rate)
-        data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
-        initial = Pretrained(*read_model(init)) if init else None
-        train_diarizer(data, options, seed, partial, initial)
-
-    settings = {"seed": seed} | settings_of(options)
-    given = {"train": train, "valid": valid, "sources": sources_path, "init": init}
-
-    def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
-        inputs = input_keys(given)
-        return build_folder(Folder(out), Identity("sortk train-diar", settings, inputs), lead, force)
-
-    build_together(build, work)
-
-
-def _find_init(given: Path | None, options: TrainDiarOptions | TrainAsrOptions) -> Path | None:
-    """The model to start from: the one that is given, or the one of the settings."""
-    if not options.phases:
-        raise ValueError("the settings have no phases, so there is nothing to train")
-    return given or (Path(options.init) if options.init else None)
-
-
-def _index_together(sources_path: Path | None, out: Path, sample_rate: int) -> list[SpeakerIndex]:
-    """The voices for conversations on the fly; of several processes, the leading one finds their speech."""
-    from sortk.formats import sources
-    from sortk.prepare.simulate import index_sources
-    from sortk.training.processes import rank0_first
-
-    found = sources.read(sources_path) if sources_path else []
-    with rank0_first():
-        return index_sources(found, out, sample_rate, map)
-
-
-def train_asr_folder(
-    train: Path,
-    valid: Path,
-    sources_path: Path | None,
-    options: TrainAsrOptions,
-    sst: SstOptions,
-    init: Path | None,
-    diarizer: Path | None,
-    seed: int,
-    out: Path,
-    force: bool,
-) -> None:
-    """`sortk train-asr`."""
-    from sortk.formats import manifest
-    from sortk.inference.load import read_asr, read_model
-    from sortk.training.asr import train_asr
-    from sortk.training.phases import Pretrained, TrainingData
-
-    init = _find_init(init, options)
-
-    def work(partial: Path) -> None:
-        simulate = SimulateOptions()
-        speakers = _index_together(sources_path, partial, simulate.sample_rate)
-        data = TrainingData(manifest.read(train), manifest.read(valid), speakers, simulate)
-        initial = Pretrained(*read_asr(init)) if init else None
-        train_asr(data, sst, options, seed, partial, initial, Pretrained(*read_model(diarizer)) if diarizer else None)
-
-    settings = {"seed": seed} | settings_of(sst) | settings_of(options)
-    given = {"train": train, "valid": valid, "sources": sources_path, "init": init, "diarizer": diarizer}
-
-    def build(lead: Callable[[Path], None]) -> bool:  # of several processes, one reads all inputs for their keys
-        inputs = input_keys(given)
-        return build_folder(Folder(out), Identity("sortk train-asr", settings, inputs), lead, force)
-
-    build_together(build, work)
 
 
 @dataclass(frozen=True)
@@ -415,26 +207,3 @@ class Progress:
             left = (now - self._began) * max(self.total / self.done - 1, 0)
             log.info("%s: %.0f %% done, about %.0f s left", self.verb, 100 * self.done / max(self.total, 1), left)
             self._told = now
-
-
-def plot_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
-    """Draws who speaks when in the first sessions of a manifest."""
-    from sortk.formats import manifest, rttm, seglst
-    from sortk.formats.files import atomic_text, check_file_name
-    from sortk.formats.timeline import draw_timeline
-
-    for session in manifest.read(manifest_path)[:at_most]:
-        segments = rttm.read(session.rttm_path) if session.rttm_path else []
-        words = seglst.read(session.seglst_path) if session.seglst_path else []
-        with atomic_text(out / f"{check_file_name(session.session_id)}.svg") as file:
-            file.write(draw_timeline(segments, words, session.duration, title=session.session_id))
-
-
-def report_experiment(exp: Path, out: Path | None) -> Path:
-    """`sortk report`; by default the page lies where stage 8 puts it, or else in the experiment's folder."""
-    from sortk.report.experiment import open_experiment
-
-    folders = open_experiment(exp)
-    out = out or folders.stages.get("score", exp) / "report.html"
-    write_report(folders, out)
-    return out

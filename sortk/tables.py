@@ -6,11 +6,9 @@ common.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -31,8 +29,6 @@ from sortk.scoring.wer import Style, WerOptions
 from sortk.stages import find_stage, open_experiment, sets_of
 
 log = logging.getLogger(__name__)
-
-SCORE = 8  # the stage whose results the tables are made of
 
 
 @dataclass(frozen=True)
@@ -100,8 +96,7 @@ def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -
         log.warning("left out: %s", note)
     for number, experiment in enumerate(plan.experiments, start=1):
         log.info("variant %d of %d: %s", number, len(plan.experiments), experiment.variant or "the recipe itself")
-        with contextlib.redirect_stdout(sys.stderr):  # where stage 8 prints the results of one variant
-            run_all(experiment)
+        run_all(experiment)
     tables = {
         option.name: [_measure(row) for row in plan.rows if row.table == option.name] for option in fields(TableOptions)
     }
@@ -117,7 +112,7 @@ def _measure(row: Row) -> Measured:
     experiment = row.experiment
     if row.files is not None:
         return Measured(row.name, row.variant, _score_files(row, row.files), is_from_files=True)
-    scores = read_scores(experiment.folder(find_stage(SCORE)).final / "scores.json")
+    scores = read_scores(experiment.folder(find_stage("score")).final / "scores.json")
     times = {stage.name: experiment.status(stage).seconds for stage in experiment.stages}
     return Measured(row.name, row.variant, scores, {name: spent for name, spent in times.items() if spent is not None})
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeGuard
 
 import click
 import pytest
 
 from sortk import cli
+from sortk.cli.options import SettingOption
+from sortk.prepare.simulate import SimulateOptions
+from sortk.recipe import Recipe
+from sortk.scoring.tune import TuneOptions
+from sortk.stages import STAGES
 
 PACKAGE = Path(cli.__file__).parents[1]
 ROOMS = {
@@ -65,9 +73,10 @@ COMMANDS = leaf_commands(cli.main)
 def test_every_command_has_help_an_example_and_verbosity(name: str) -> None:
     command = COMMANDS[name]
     assert command.help and f"Example: sortk {name}" in command.help
-    options = {flag for parameter in command.params for flag in parameter.opts}
+    parameters = command.get_params(click.Context(command))
+    options = {flag for parameter in parameters for flag in parameter.opts}
     assert {"-v", "-q"} <= options
-    for parameter in command.params:
+    for parameter in parameters:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"sortk {name} {parameter.opts[0]} has no help"
 
@@ -82,3 +91,42 @@ def test_help_imports_nothing_slow() -> None:
     code = "import sys; from sortk.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "scipy", "soundfile", "tqdm"} & set(loaded)
+
+
+@pytest.mark.parametrize("path", [*(PACKAGE / "cli").glob("*.py"), PACKAGE / "stages.py"], ids=lambda path: path.name)
+def test_no_default_is_typed_into_a_help_text(path: Path) -> None:
+    texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]
+    assert not [text for text in texts if re.search(r"\[default: \S", text)]
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_help_shows_the_defaults_of_the_dataclasses() -> None:
+    """Of every option that stands for a field: a field that was renamed is an error here."""
+    shown = {}
+    for name, command in COMMANDS.items():
+        context = click.Context(command, info_name=f"sortk {name}", max_content_width=200, terminal_width=200)
+        for option in command.get_params(context):
+            if isinstance(option, SettingOption):
+                record = option.get_help_record(context)
+                assert record is not None
+                shown[name, option.opts[0]] = record[1].partition("[default: ")[2].removesuffix("]")
+    assert shown["simulate", "--overlap"] == f"{SimulateOptions().overlap:g}"
+    assert shown["simulate", "--speakers"] == "2-4" and shown["simulate", "--hours"] == shown["tune", "--storage"] == ""
+    assert shown["tune", "--trials"] == str(TuneOptions().trials)
+    assert shown["score der", "--collar"] == shown["score compare", "--collar"] == shown["tune", "--collar"] == "0.25"
+    assert shown["sst", "--level"] == shown["train-asr", "--level"] == "word"
+
+
+def test_stages_are_declared_once() -> None:
+    """Their tables are in the recipe, earlier stages come first, and commands name what CLI.md fixes."""
+    names = [stage.name for stage in STAGES]
+    tables = {entry.name for entry in dataclasses.fields(Recipe)}
+    for stage in STAGES:
+        assert stage.number == names.index(stage.name) and set(stage.tables) <= tables
+        assert set(stage.reads) <= set(names[: stage.number])
+        inputs = [given.name for given in stage.inputs]
+        assert len(set(inputs)) == len(inputs) and all(given.stage or given.flag for given in stage.inputs)
+    assert [stage.name for stage in STAGES if stage.has_command] == names[:-1]  # `sortk score` has commands of its own

@@ -52,7 +52,9 @@ def test_two_variants_side_by_side_and_the_row_that_is_their_mean(recipe: Path) 
     header = next(line for line in result.stdout.splitlines() if line.startswith("| system |"))
     cells = dict(zip(header.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True))
     first, second = map(float, cells["test each run"].split(", "))
-    overall = float(cells.get("test all", cells.get("test 2 spk", "nan")))
+    overall = float(
+        cells.get("test all", cells.get("test 2 spk", "nan")).rstrip("\\*")
+    )  # a mark: differs from the best
     assert first != second and overall == pytest.approx((first + second) / 2, abs=0.011)
     assert sortk(*command).stderr.count("skipped") == 16
     # One after another gives the same; a step of so small a model has the same bits on one core as on two.

@@ -11,22 +11,23 @@ import pytest
 from sortk.folders import settings_of
 from sortk.locks import hold_for_reading
 from sortk.options import HASH_ONLY_IF_SET
-from sortk.pipeline import Experiment, Stage, StageRun
+from sortk.pipeline import Experiment
 from sortk.recipe import Recipe
+from sortk.run.stage import Input, Stage, Task
 
 
-def copy_seconds(run: StageRun) -> None:
-    (run.out / "seconds.txt").write_text(str(run.recipe.simulate.seconds), encoding="utf-8")
+def copy_seconds(task: Task) -> None:
+    (task.out / "seconds.txt").write_text(str(task.settings.simulate.seconds), encoding="utf-8")
 
 
-def copy_input(run: StageRun) -> None:
-    text = (run.inputs["first"] / "seconds.txt").read_text(encoding="utf-8")
-    (run.out / "copy.txt").write_text(text, encoding="utf-8")
+def copy_input(task: Task) -> None:
+    text = (task.inputs["first"] / "seconds.txt").read_text(encoding="utf-8")
+    (task.out / "copy.txt").write_text(text, encoding="utf-8")
 
 
 STAGES = (
     Stage(0, "first", ("simulate",), (), copy_seconds),
-    Stage(1, "second", ("prepare",), ("first",), copy_input),
+    Stage(1, "second", ("prepare",), (Input("first", "first"),), copy_input),
 )
 
 
@@ -129,10 +130,10 @@ def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     first.run(STAGES[0], map)
     other = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path)
 
-    def read_slowly(run: StageRun) -> None:
+    def read_slowly(task: Task) -> None:
         with pytest.raises(ValueError, match="stage 0 .* is being read by one"):
             other.run(STAGES[0], map, force=True)
-        copy_input(run)
+        copy_input(task)
 
     stages = (STAGES[0], replace(STAGES[1], run=read_slowly))
     Experiment(stages, make_recipe(), tmp_path).run(stages[1], map)
@@ -140,9 +141,9 @@ def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_stage_whose_input_vanishes_is_not_done(tmp_path: Path) -> None:
-    def lose_input(run: StageRun) -> None:
-        copy_input(run)
-        run.inputs["first"].rename(tmp_path / "away")
+    def lose_input(task: Task) -> None:
+        copy_input(task)
+        task.inputs["first"].rename(tmp_path / "away")
 
     stages = (STAGES[0], replace(STAGES[1], run=lose_input))
     experiment = Experiment(stages, make_recipe(), tmp_path)
@@ -166,3 +167,44 @@ def test_a_lock_that_a_killed_run_has_left_is_cleared_by_who_skips_the_stage(tmp
     locks[0].touch()
     assert not experiment.run(STAGES[1], map)
     assert not locks[0].exists()
+
+
+def test_a_stage_holds_what_its_inputs_name(tmp_path: Path) -> None:
+    """Stage 6 reads files of stages 2 and 3 that manifests of stage 4 name: nobody may replace them meanwhile."""
+    recipe = make_recipe()
+    first, second = STAGES
+    held = Input("named", "first", is_key=False)
+    first_only = Stage(2, "third", ("clean",), (Input("second", "second"),), copy_seconds)
+    third = replace(first_only, inputs=(*first_only.inputs, held))
+    assert Experiment((*STAGES, third), recipe, tmp_path).identity(third) == (
+        Experiment((*STAGES, first_only), recipe, tmp_path).identity(first_only)
+    )  # its key is in that of the second
+
+    def replace_first(task: Task) -> None:
+        with pytest.raises(ValueError, match="stage 0 .* is being read by one"):
+            Experiment(STAGES, recipe, tmp_path).run(first, map, force=True)
+
+    experiment = Experiment((*STAGES, replace(third, run=replace_first)), recipe, tmp_path)
+    assert [experiment.run(stage, map) for stage in experiment.stages] == [True, True, True]
+
+
+def test_stages_that_read_samples_hold_what_these_name() -> None:
+    from sortk.stages import find_stage
+
+    for name in ("train-asr", "score"):
+        assert {"clean", "timestamps", "sst"} <= set(find_stage(name).reads)
+    assert "timestamps" not in {given.stage for given in find_stage("train-asr").inputs if given.is_key}
+
+
+def test_what_a_stage_returns_is_shown_once(tmp_path: Path) -> None:
+    def report(task: Task) -> str:
+        copy_seconds(task)
+        return "90 seconds"
+
+    stages, shown = [replace(STAGES[0], run=report), STAGES[1]], list[str]()
+    experiment = Experiment(stages, make_recipe(), tmp_path)
+    for _ in range(2):
+        experiment.run_stages(stages, lambda stage: map, shown.append)
+    assert shown == ["90 seconds"]
+    experiment.run_stages(stages[:1], lambda stage: map, shown.append, redo_done=True)
+    assert shown == ["90 seconds"] * 2

@@ -11,14 +11,15 @@ import click
 # one, and now are as fast. Whoever sets the variable decides.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from sortk.cli.data import clean, prepare, simulate, sst, timestamps
 from sortk.cli.doctor import completion, doctor, print_version
 from sortk.cli.files import convert, validate
 from sortk.cli.group import SortkGroup
-from sortk.cli.models import diarize, export_onnx, import_nemo, train_asr, train_diar, transcribe, tune
+from sortk.cli.models import diarize, export_onnx, import_nemo, transcribe
 from sortk.cli.recipes import config, recipes, run, stage, status, tables
 from sortk.cli.reports import report
 from sortk.cli.scores import score
+from sortk.cli.stages import StageCommand
+from sortk.stages import STAGES
 
 
 @click.group(cls=SortkGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -41,7 +42,9 @@ def main() -> None:
 
 main.add_section("Recipes", recipes, config, run, stage, status, tables, report)
 main.add_section(
-    "Stages 0 to 8, on your own files", prepare, simulate, clean, timestamps, sst, train_diar, train_asr, tune, score
+    f"Stages 0 to {STAGES[-1].number}, on your own files",
+    *(StageCommand(stage) for stage in STAGES if stage.has_command),
+    score,
 )
 main.add_section("Models in use", diarize, transcribe, import_nemo, export_onnx)
 main.add_section("Files", convert, validate)

@@ -1,4 +1,4 @@
-"""Stages 5 to 7 on files of one's own, and models in use: diarize, transcribe, import and export."""
+"""Models in use: diarize, transcribe, import and export."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 from sortk.cli.group import Failures
 from sortk.cli.options import (
     FILE,
-    FORCE,
-    OUT,
-    SEED,
-    SETTINGS,
+    SettingOption,
     given_only,
-    typed_options,
     with_verbosity,
 )
 
@@ -39,133 +35,6 @@ MAX_SPEAKERS = click.option(
 REPLACE = click.option(
     "--force", is_flag=True, help="Replace files in --out-dir that are not of sortk's making, or were changed since."
 )
-
-
-@click.command("train-diar")
-@click.option("--train", type=FILE, required=True, help="Manifest of the sessions to learn from.")
-@click.option("--valid", type=FILE, required=True, help="Manifest of the sessions to validate on.")
-@OUT
-@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_diar.")
-@click.option("--init", type=FILE, help="A model folder or .nemo file whose weights, and sizes, to start from.")
-@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
-@SEED
-@SETTINGS
-@FORCE
-@with_verbosity
-def train_diar(
-    train: Path,
-    valid: Path,
-    out: Path,
-    config: Path | None,
-    init: Path | None,
-    sources: Path | None,
-    seed: int,
-    overrides: Sequence[str],
-    force: bool,
-) -> None:
-    """Stage 5: train a diarizer.
-
-    Writes model/ (config.json, model.safetensors) and checkpoints/; the same command again goes on after a stop.
-
-    Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
-    """
-    from sortk.recipe import read_settings
-    from sortk.standalone import train_diar_folder
-    from sortk.training.options import TrainDiarOptions
-
-    options = typed_options(TrainDiarOptions, overrides, **(read_settings(config, "train_diar") if config else {}))
-    train_diar_folder(train, valid, sources, options, init, seed, out, force)
-
-
-@click.command("train-asr")
-@click.option("--train", type=FILE, required=True, help="Manifest of the samples to learn from, with text (stage 4).")
-@click.option("--valid", type=FILE, required=True, help="Manifest of the samples to validate on.")
-@OUT
-@click.option("--config", type=FILE, help="Settings: a recipe.toml, or only its table train_asr.")
-@click.option("--init", type=FILE, help="An ASR to start from: a model folder, or a .nemo file.")
-@click.option("--diarizer", type=FILE, help="The Sortformer that tells who speaks: a model folder, or a .nemo file.")
-@click.option("--sources", type=FILE, help="A sources.jsonl, for phases that simulate on the fly.")
-@click.option(
-    "--level",
-    type=click.Choice(["word", "segment", "change", "sot", "dom-sot"]),
-    help="Of the transcripts.  [default: word]",
-)
-@SEED
-@SETTINGS
-@FORCE
-@with_verbosity
-def train_asr(
-    train: Path,
-    valid: Path,
-    out: Path,
-    config: Path | None,
-    init: Path | None,
-    diarizer: Path | None,
-    sources: Path | None,
-    level: str | None,
-    seed: int,
-    overrides: Sequence[str],
-    force: bool,
-) -> None:
-    """Stage 6: train a multi-speaker ASR that a diarizer supervises.
-
-    Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command again goes on
-    after a stop.
-
-    Example: sortk train-asr --train train.jsonl --valid valid.jsonl --diarizer exp/diar/model --out exp/asr
-    """
-    from sortk.formats.sst import SstOptions
-    from sortk.recipe import read_settings
-    from sortk.standalone import train_asr_folder
-    from sortk.training.options import TrainAsrOptions
-
-    options = typed_options(TrainAsrOptions, overrides, **(read_settings(config, "train_asr") if config else {}))
-    transcripts = typed_options(SstOptions, [], **given_only({"level": level}))
-    train_asr_folder(train, valid, sources, options, transcripts, init, diarizer, seed, out, force)
-
-
-@click.command()
-@click.option("--model", type=FILE, help="The diarizer: a model folder or a .nemo file.")
-@click.option("--probs", type=FILE, help="Instead: a folder with its posteriors, <session>.npy.")
-@click.option("--manifest", "manifest_path", type=FILE, required=True, help="The development set, with its RTTM.")
-@click.option("--out", type=FILE, required=True, help="The postprocess.toml to write.")
-@click.option("--trials", type=int, help="Of the study in the end, earlier runs included.  [default: 200]")
-@click.option("--collar", type=float, help="Seconds on EACH side of a boundary not scored.  [default: 0.25]")
-@click.option("--storage", metavar="URL", help="A database for the study.  [default: a journal beside OUT]")
-@click.option("--device", help="Where the model runs: cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
-@SEED
-@SETTINGS
-@with_verbosity
-def tune(
-    model: Path | None,
-    probs: Path | None,
-    manifest_path: Path,
-    out: Path,
-    collar: float | None,
-    device: str | None,
-    seed: int,
-    overrides: Sequence[str],
-    **given: Any,
-) -> None:
-    """Stage 7: find the postprocessing with the lowest DER on a development set.
-
-    Writes OUT and, of the same name, a .json with the history of the search. The same command again goes on with the
-    study; run it in several processes at once, and they share the work.
-
-    Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
-    """
-    from sortk.formats import manifest
-    from sortk.scoring.tune import TuneOptions, hear_sessions, name_cache, read_tune_set, tune_file
-
-    objective = {} if collar is None else {"objective": [{"collar": collar}]}
-    options = typed_options(TuneOptions, overrides, **objective, **given_only(given))
-    sessions = manifest.read(manifest_path)
-    if model is not None and probs is None:
-        probs = name_cache(out, model, sessions)
-        hear_sessions(model, sessions, probs, device)
-    elif model is not None or probs is None:
-        raise click.UsageError("give either --model or --probs")
-    tune_file(read_tune_set(sessions, probs), options, seed, out)
 
 
 @click.command()
@@ -196,7 +65,7 @@ def tune(
     "--html", is_flag=True, help="Also write <name>.html: the same with posteriors and sound (its first hour)."
 )
 @REPLACE
-@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@click.option("--device", help="cpu, cuda, cuda:1, ...; else the GPU if there is one.")
 @with_verbosity
 def diarize(
     files: Sequence[Path],
@@ -288,19 +157,28 @@ def diarize(
     type=click.Choice(["mask"]),
     help="mask: run the ASR once for each speaker, with the other speakers silenced.",
 )
-@click.option("--pnc/--no-pnc", default=None, help="Canary: with or without punctuation and capitals.  [default: with]")
+@click.option(
+    "--pnc/--no-pnc", default=None, help="Canary: with punctuation and capitals (as it is by default), or without."
+)
 @click.option("--ctc", is_flag=True, help="Use the CTC head of a Parakeet that has two.")
-@click.option("--latency", type=float, help="Multitalker Parakeet: seconds of a chunk.  [default: the model's first]")
+@click.option("--latency", type=float, help="Multitalker Parakeet: seconds of a chunk; else the model's first.")
 @click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Beam size; 1 is greedy search.")
 @click.option(
     "--decoding",
+    cls=SettingOption,
+    settings=["sortk.inference.transcribe:TranscribeOptions.decoding"],
     type=click.Choice(["free", "valid"]),
     help="free: whatever the decoder prefers; valid: only texts in which speaker tokens stand as the model has learned "
-    "them. A model without speaker tokens decodes freely.  [default: valid]",
+    "them. A model without speaker tokens decodes freely.",
 )
-@click.option("--lang", help="Language that is spoken, such as de_DE.  [default: en_US]")
+@click.option(
+    "--lang",
+    cls=SettingOption,
+    settings=["sortk.inference.transcribe:TranscribeOptions.lang"],
+    help="Language that is spoken, such as de_DE.",
+)
 @REPLACE
-@click.option("--device", help="cpu, cuda, cuda:1, ...  [default: the GPU if there is one]")
+@click.option("--device", help="cpu, cuda, cuda:1, ...; else the GPU if there is one.")
 @with_verbosity
 def transcribe(
     files: Sequence[Path],
@@ -380,7 +258,7 @@ def import_nemo(file: Path, out: Path) -> None:
     show_default=True,
     help="All of it, for clips of any length; a step of a stream; or the log-mel frames that a step takes.",
 )
-@click.option("--preset", help="Latency of a step in seconds, as for diarize --streaming.  [default: the model's own]")
+@click.option("--preset", help="Latency of a step in seconds, as for diarize --streaming; else the model's own.")
 @with_verbosity
 def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
     """Write a diarizer as an ONNX graph, for runtimes without Python and torch.

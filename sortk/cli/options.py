@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib
 import logging
 import os
+import typing
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -67,16 +71,7 @@ FORCE = click.option("--force", is_flag=True, help="Do it again where settings o
 SETTINGS = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting (repeatable)."
 )
-SEED = click.option("--seed", type=int, default=0, show_default=True, help="All random choices follow from it.")
 OUT = click.option("--out", type=FILE, required=True, help="The folder to write.")
-LANGUAGE = with_options(
-    click.option("--lang", help="Language of the transcripts, as pyphen names it.  [default: en_US]"),
-    click.option(
-        "--rule",
-        type=click.Choice(["sounds", "syllables", "hyphenation", "letters"]),
-        help="What makes a word long; the same for clean and timestamps.  [default: sounds]",
-    ),
-)
 RECIPE = with_options(
     click.option(
         "--recipe",
@@ -85,7 +80,7 @@ RECIPE = with_options(
         shell_complete=complete_recipe,
         help="A shipped recipe, or a recipe.toml.",
     ),
-    click.option("--exp", type=FILE, help="Where the stages' folders are.  [default: exp/<recipe>]"),
+    click.option("--exp", type=FILE, help="Where the stages' folders are; exp/<recipe> if it is not given."),
     click.option(
         "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
     ),
@@ -95,15 +90,52 @@ RUN = with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, 
 
 
 def given_only(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; the others keep the default that stands on their dataclass."""
+    """Return the options that were given; the others keep the default that stands on their dataclass."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def typed_options(options: type, overrides: Sequence[str], **given: Any) -> Any:
-    from sortk.options import read_options
-    from sortk.recipe import merge_tables, parse_override
+@dataclass(frozen=True)
+class Setting:
+    """The type of a field of an options dataclass, and its default."""
 
-    table = given
-    for override in overrides:
-        table = merge_tables(table, parse_override(override))
-    return read_options(options, table, "options")
+    hint: Any
+    default: Any
+
+    @property
+    def click_type(self) -> Any:
+        return click.Choice(typing.get_args(self.hint)) if typing.get_origin(self.hint) is Literal else self.hint
+
+    def __str__(self) -> str:
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+def find_setting(place: str) -> Setting:
+    """Find "sortk.recipe:Recipe.simulate.overlap"; a key of a dict ("simulate.hours.all") has no default."""
+    module, _, path = place.partition(":")
+    owner, *names = path.split(".")
+    hint: Any = getattr(importlib.import_module(module), owner)
+    default: Any = None
+    for name in names:
+        if typing.get_origin(hint) is dict:
+            return Setting(typing.get_args(hint)[1], None)
+        [entry] = [entry for entry in dataclasses.fields(hint) if entry.name == name]
+        default = entry.default
+        if entry.default_factory is not dataclasses.MISSING:
+            default = entry.default_factory()
+        hint = typing.get_type_hints(hint)[name]
+    return Setting(hint, default)
+
+
+class SettingOption(click.Option):
+    """An option whose default stands on a dataclass, from where the help takes it; not given, its value is None."""
+
+    def __init__(self, *args: Any, settings: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings = settings
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        found = [find_setting(place) for place in self.settings]
+        if record is None or any(setting.default in (None, "", ()) for setting in found):
+            return record
+        return record[0], f"{record[1]}  [default: {'-'.join(map(str, found))}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import time
@@ -19,10 +20,12 @@ from sortk.cli.options import (
     RUN,
     with_verbosity,
 )
+from sortk.stages import STAGES, find_stage, list_stages, open_experiment
 
 if TYPE_CHECKING:
     from sortk.folders import Folder, Status
-    from sortk.pipeline import Experiment, Stage
+    from sortk.pipeline import Experiment
+    from sortk.run.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,17 @@ class _Chosen:
         return [sys.executable, "-m", "sortk", *self.arguments(stage, experiment, force), *jobs]
 
 
-@click.command()
+@click.command(
+    help=f"""Run exactly one stage of a recipe, by number or name: {list_stages()}.
+
+    Example: sortk stage 1 --recipe mini --nj 4
+    """
+)
 @click.argument("name", metavar="STAGE")
 @RUN
 @with_verbosity
 def stage(name: str, **common: Any) -> None:
-    """Run exactly one stage of a recipe, by number or name: 0 prepare, 1 simulate, 2 clean, 3 timestamps, 4 sst,
-    5 train-diar, 6 train-asr, 7 tune, 8 score.
-
-    Example: sortk stage 1 --recipe mini --nj 4
-    """
     from sortk.slurm.queue import was_requeued
-    from sortk.stages import find_stage
 
     chosen, number = _Chosen(**common), find_stage(name).number
     if find_stage(number).trains and chosen.submits:
@@ -79,8 +81,20 @@ def stage(name: str, **common: Any) -> None:
 
 
 @click.command()
-@click.option("--stage", "first", default="0", show_default=True, help="The first stage to run: number or name.")
-@click.option("--stop-stage", "last", default="8", show_default=True, help="The last stage to run: number or name.")
+@click.option(
+    "--stage",
+    "first",
+    default=str(STAGES[0].number),
+    show_default=True,
+    help="The first stage to run: number or name.",
+)
+@click.option(
+    "--stop-stage",
+    "last",
+    default=str(STAGES[-1].number),
+    show_default=True,
+    help="The last stage to run: number or name.",
+)
 @click.option("--wait", is_flag=True, help="With --cluster slurm: show how the jobs stand until they have ended.")
 @RUN
 @with_verbosity
@@ -92,8 +106,6 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
 
     Example: sortk run --recipe mini --stop-stage 1
     """
-    from sortk.stages import find_stage
-
     first_number, last_number = find_stage(first).number, find_stage(last).number
     if first_number > last_number:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
@@ -102,12 +114,12 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
     if chosen.submits:
         _submit_stages(chosen, *selected, wait=wait)
     else:
-        _run_stages(chosen, *selected, redo_done=False)
+        _run_stages(chosen, *selected)
 
 
 @click.command()
 @RUN
-@click.option("--out", type=FILE, help="The file to write.  [default: RESULTS.md beside the recipe]")
+@click.option("--out", type=FILE, help="The file to write; RESULTS.md beside the recipe if it is not given.")
 @with_verbosity
 def tables(out: Path | None, **common: Any) -> None:
     """Measure the paper's Tables 1 to 3 on a recipe's variants, and write RESULTS.md.
@@ -132,7 +144,7 @@ def tables(out: Path | None, **common: Any) -> None:
         if chosen.submits:
             _submit_stages(chosen, experiment, experiment.stages, wait=True)
         else:
-            _run_stages(chosen, experiment, experiment.stages, redo_done=False)
+            _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
     if not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
@@ -167,8 +179,6 @@ def _time_and_size(status: Status) -> str:
 
 
 def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Experiment:
-    from sortk.stages import open_experiment
-
     return open_experiment(recipe, exp, overrides, variant or "")
 
 
@@ -181,22 +191,25 @@ def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[S
     return experiment, stages
 
 
-def _run_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], redo_done: bool) -> None:
-    """Here; with --cluster slurm, their shards as jobs."""
+def _run_stages(
+    chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], redo_done: bool = False, to_stderr: bool = False
+) -> None:
+    """Run stages here; with --cluster slurm, their shards as jobs. What they have to say goes to standard output."""
     from sortk.cluster import choose_cluster
+    from sortk.records import RunJobs
 
     if chosen.dry_run:
         for line in experiment.dry_run(stages, chosen.force, redo_done):
             click.echo(line)
         return
-    for place, stage in enumerate(stages):
-        if stage.reads:  # the first thing to be missing is the corpus, about which stage 0 has more to say
-            experiment.check_files(stages[place:])
-        stale = chosen.force and experiment.status(stage).state == "stale"
-        folder = experiment.folder(stage)
-        run_jobs = choose_cluster(chosen.cluster, chosen.nj, folder, experiment.recipe.cluster, stage.name)
-        with _offer_to_cancel([folder] if chosen.cluster == "slurm" else []):
-            experiment.run(stage, run_jobs, force=stale or redo_done)
+
+    def choose_jobs(stage: Stage) -> RunJobs:
+        folder, options = experiment.folder(stage), experiment.recipe.cluster
+        return choose_cluster(chosen.cluster, chosen.nj, folder, options, stage.name)
+
+    with _offer_to_cancel(list(map(experiment.folder, stages)) if chosen.cluster == "slurm" else []):
+        show = functools.partial(click.echo, err=to_stderr)
+        experiment.run_stages(stages, choose_jobs, show, chosen.force, redo_done)
 
 
 def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
@@ -209,7 +222,7 @@ def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> Non
     for experiment in experiments:
         before = itertools.takewhile(lambda stage: not stage.trains, experiment.stages)
         missing = [stage for stage in before if experiment.status(stage).state != "done"]
-        _run_stages(chosen, experiment, missing, redo_done=False)
+        _run_stages(chosen, experiment, missing, to_stderr=True)
     run_side_by_side(
         list_steps(experiments),
         lanes,

@@ -11,7 +11,7 @@ from sortk.cli.options import FILE, with_verbosity
 
 @click.command()
 @click.option("--exp", type=FILE, required=True, help="The experiment's folder, such as exp/mini.")
-@click.option("--out", type=FILE, help="The page to write.  [default: 08-score/report.html in EXP]")
+@click.option("--out", type=FILE, help="The page to write; report.html in the folder of stage 8 if it is not given.")
 @with_verbosity
 def report(exp: Path, out: Path | None) -> None:
     """Write all that an experiment holds as one HTML page that needs no network.
@@ -21,6 +21,6 @@ def report(exp: Path, out: Path | None) -> None:
 
     Example: sortk report --exp exp/mini
     """
-    from sortk.standalone import report_experiment
+    from sortk.stages import report_experiment
 
     click.echo(report_experiment(exp, out))

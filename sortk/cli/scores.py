@@ -12,8 +12,8 @@ import click
 from sortk.cli.group import CheckedGroup
 from sortk.cli.options import (
     FILE,
+    SettingOption,
     given_only,
-    typed_options,
     with_options,
     with_verbosity,
 )
@@ -29,16 +29,21 @@ def score() -> None:
 
 
 DER_OPTIONS = with_options(
-    click.option("--uem", type=FILE, help="What is scored: a UEM file, or a folder of them.  [default: all speech]"),
+    click.option("--uem", type=FILE, help="What is scored: a UEM file, or a folder of them; else all speech."),
     click.option(
-        "--collar", type=float, help="Seconds on EACH side of a reference boundary not scored.  [default: 0.25]"
+        "--collar",
+        cls=SettingOption,
+        settings=["sortk.scoring.der_counts:DerOptions.collar"],
+        type=float,
+        help="Seconds on EACH side of a reference boundary not scored.",
     ),
     click.option("--skip-overlap", is_flag=True, help="Do not score where several reference speakers talk."),
     click.option(
         "--scorer",
+        cls=SettingOption,
+        settings=["sortk.scoring.der_counts:DerOptions.scorer"],
         type=click.Choice(["fast", "pyannote", "nist"]),
-        help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules."
-        "  [default: fast]",
+        help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules.",
     ),
 )
 NORMALIZER = click.option(
@@ -104,11 +109,12 @@ def score_der(
 
 
 def _read_der(ref: Path, hyps: Sequence[Path], uem: Path | None, given: dict[str, Any]) -> dict[str, DerReport]:
+    from sortk.options import read_options
     from sortk.scoring.compare import name_systems
     from sortk.scoring.der import score_files
     from sortk.scoring.der_counts import DerOptions
 
-    options = typed_options(DerOptions, [], **given_only(given))
+    options = read_options(DerOptions, given_only(given), "options")
     reports = {name: score_files(ref, hyp, uem, options) for name, hyp in zip(name_systems(hyps), hyps, strict=True)}
     _note(reports)
     return reports

@@ -75,6 +75,19 @@ class PrepareOptions(Options):
         given = self.corpora or (CorpusChoice(self.corpus, self.corpus_dir),)
         return tuple(self._locate(choice) for choice in given) if self.corpora_dir else given
 
+    @property
+    def own_files(self) -> list[Path]:
+        """Return a ready sources.jsonl, and sessions of one's own: they may be edited, so their content counts."""
+        found = []
+        for choice in self.choices:
+            folder = Path(choice.corpus_dir)
+            sources = folder if folder.suffix == ".jsonl" else folder / "sources.jsonl"
+            if choice.corpus_dir and sources.is_file():
+                found.append(sources)
+            if choice.corpus_dir and choice.corpus == "sessions" and folder.is_dir():
+                found.append(folder)
+        return found
+
     def _locate(self, choice: CorpusChoice) -> CorpusChoice:
         return dataclasses.replace(choice, corpus_dir=str(Path(self.corpora_dir, choice.corpus_dir or choice.corpus)))
 

@@ -6,7 +6,10 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 
+from sortk.formats import manifest, rttm, seglst
+from sortk.formats.files import atomic_text, check_file_name
 from sortk.records import Segment
 from sortk.spans import count_speakers, to_seconds
 
@@ -123,3 +126,12 @@ class _Picture:
     def _box(self, start: float, end: float, y: float, height: float, style: str) -> str:
         width = (end - start) * self.scale
         return f'<rect x="{self.x(start):.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {style}/>'
+
+
+def draw_sessions(manifest_path: Path, out: Path, at_most: int = 12) -> None:
+    """Draw who speaks when in the first sessions of a manifest, into <session>.svg."""
+    for session in manifest.read(manifest_path)[:at_most]:
+        segments = rttm.read(session.rttm_path) if session.rttm_path else []
+        words = seglst.read(session.seglst_path) if session.seglst_path else []
+        with atomic_text(out / f"{check_file_name(session.session_id)}.svg") as file:
+            file.write(draw_timeline(segments, words, session.duration, title=session.session_id))

@@ -30,17 +30,6 @@ from sortk.scoring.normalizers import find_normalizer
 
 log = logging.getLogger(__name__)
 
-STAGES = {
-    "prepare": "00-prepare",
-    "simulate": "01-simulate",
-    "clean": "02-clean",
-    "timestamps": "03-timestamps",
-    "sst": "04-sst",
-    "train-diar": "05-train-diar",
-    "train-asr": "06-train-asr",
-    "tune": "07-tune",
-    "score": "08-score",
-}
 RATES = ("der", "miss", "false_alarm", "confusion", "jer", "speaker_count_accuracy", "scored_seconds", "n_sessions")
 SETTLED = "tuned"  # the postprocessing whose hypotheses are shown, if it is there
 
@@ -59,13 +48,14 @@ class Budget:
 class ExperimentFolders:
     """Where the finished stages are."""
 
+    names: Mapping[str, str]  # stage -> the name of its folder, of all stages
     stages: Mapping[str, Path]
     variants: Mapping[str, Path] = field(default_factory=dict)
     """Folders of variants that have stages of their own."""
 
     @property
     def missing(self) -> list[str]:
-        return [folder for name, folder in STAGES.items() if name not in self.stages]
+        return [folder for name, folder in self.names.items() if name not in self.stages]
 
     def file(self, stage: str, name: str) -> Path | None:
         """A file of a stage, if both are there."""
@@ -73,23 +63,25 @@ class ExperimentFolders:
         return path if path and path.is_file() else None
 
 
-def find_folders(roots: Sequence[Path], known: Mapping[str, Path] | None = None) -> ExperimentFolders:
+def find_folders(
+    roots: Sequence[Path], names: Mapping[str, str], known: Mapping[str, Path] | None = None
+) -> ExperimentFolders:
     """The stages in the first of the roots that has each, and those that are known; variants beside them."""
     stages = {
         name: root / folder
         for root in reversed(roots)
-        for name, folder in STAGES.items()
+        for name, folder in names.items()
         if (root / folder / "done.json").is_file()
     }
     variants = {path.name.removeprefix("variant-"): path for root in roots[:1] for path in root.glob("variant-*")}
-    return ExperimentFolders({**stages, **(known or {})}, dict(sorted(variants.items())))
+    return ExperimentFolders(names, {**stages, **(known or {})}, dict(sorted(variants.items())))
 
 
-def open_experiment(exp: Path) -> ExperimentFolders:
+def open_experiment(exp: Path, names: Mapping[str, str]) -> ExperimentFolders:
     """The stages of an experiment; of a variant's folder, also those that it shares with the recipe."""
     if not exp.is_dir():
         raise FileNotFoundError(f"{exp}: no such folder; give that of an experiment, such as exp/mini")
-    folders = find_folders([exp, exp.parent] if exp.name.startswith("variant-") else [exp])
+    folders = find_folders([exp, exp.parent] if exp.name.startswith("variant-") else [exp], names)
     if not folders.stages:
         raise ValueError(f"{exp}: has no finished stage, so there is nothing to report; see `sortk status`")
     return folders
@@ -152,7 +144,7 @@ def _scores_with_variants(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "", scores
     for name, folder in folders.variants.items():
-        path = folder / STAGES["score"] / "scores.json"
+        path = folder / folders.names["score"] / "scores.json"
         if path.is_file():
             with _blaming(path):
                 yield name, read_json(path)
@@ -193,7 +185,7 @@ def _read_trainings(folders: ExperimentFolders) -> list[dict[str, Any]]:
     logs = {"Diarizer": folders.file("train-diar", "log.jsonl"), "ASR": folders.file("train-asr", "log.jsonl")}
     for variant, folder in folders.variants.items():
         for kind, stage in (("Diarizer", "train-diar"), ("ASR", "train-asr")):
-            path = folder / STAGES[stage]
+            path = folder / folders.names[stage]
             if (path / "done.json").is_file() and (path / "log.jsonl").is_file():
                 logs[f"{kind}, variant {variant}"] = path / "log.jsonl"
     return [{"name": name, **_read_optional(path, read_training)} for name, path in logs.items() if path]

@@ -303,16 +303,6 @@ def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> No
 # Sets from files
 
 
-def tune_file(data: TuneSet, options: TuneOptions, seed: int, out: Path) -> Tuned:
-    """`sortk tune`: writes `out`, and keeps the study beside it for the next run."""
-    tuned = tune(data, options, seed, out.with_name(f"{out.stem}.study.log"))
-    write_tuned(out, tuned, options, seed)
-    for name, der in tuned.presets.items():
-        log.info("preset %-9s DER %6.2f %%", name, 100 * der)
-    log.info("tuned            DER %6.2f %%, %d trials: %s", 100 * tuned.der_after, len(tuned.history), out)
-    return tuned
-
-
 def hear_sessions(
     model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None, run_jobs: RunJobs = map
 ) -> None:
@@ -321,14 +311,6 @@ def hear_sessions(
     from sortk.inference.pools import PooledDiarizer  # noqa: PLC0415
 
     write_posteriors(PooledDiarizer(model, run_jobs, device), sessions, folder)
-
-
-def tune_together(
-    sessions: Sequence[Session], probs_dir: Path, options: TuneOptions, seed: int, study_path: Path, worker: int
-) -> None:
-    """What each of several workers does: it runs trials of one study until that has enough of them."""
-    log.info("worker %d of the study %s", worker, study_path)
-    tune(read_tune_set(sessions, probs_dir), options, seed, study_path)
 
 
 def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from chromium import browse, find_chromium
 from small_experiment import write_experiment
 
-from sortk.standalone import report_experiment
+from sortk.stages import report_experiment
 
 N_SESSIONS = 2000
 MAX_MEGABYTES, MAX_SECONDS = 30, 3

@@ -15,6 +15,7 @@ from small_experiment import COLLAR, write_experiment
 from sortk.cli import main
 from sortk.report.experiment import Budget, format_report, open_experiment, worst_middle_best
 from sortk.report.page import encode_data, format_page
+from sortk.stages import folder_names
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +88,12 @@ def test_what_is_missing_is_left_out_and_named(made_up: Path, tmp_path: Path) ->
     for name in ("02-clean", "04-sst", "06-train-asr", "07-tune"):
         shutil.rmtree(exp / name)
     shutil.rmtree(exp / "08-score" / "hyp" / "test" / "probs")
-    data = data_of(format_report(open_experiment(exp)))
+    data = data_of(format_report(open_experiment(exp, folder_names())))
     assert {"02-clean", "06-train-asr", "07-tune"} <= set(data["missing"])
     assert data["tuning"] is None and data["cleaning"] is None and len(data["training"]) == 1
     assert data["sessions"][0]["view"]["posteriors"] is None and not data["sessions"][0]["view"]["samples"]
     shutil.rmtree(exp / "08-score")
-    data = data_of(format_report(open_experiment(exp)))
+    data = data_of(format_report(open_experiment(exp, folder_names())))
     assert data["title"] == "exp" and data["sessions"] == [] and data["simulation"]["sets"]
 
 
@@ -101,16 +102,16 @@ def test_variants_are_rows_of_the_same_tables(made_up: Path, tmp_path: Path) -> 
     shutil.copytree(made_up, exp)
     for stage in ("06-train-asr", "08-score"):
         shutil.copytree(exp / stage, exp / "variant-other" / stage)
-    data = data_of(format_report(open_experiment(exp)))
+    data = data_of(format_report(open_experiment(exp, folder_names())))
     assert [row["variant"] for row in data["wer"]] == ["", "", "other", "other"]
     assert len(data["der"]) == 2  # the same diarizer
     assert data["training"][-1]["name"] == "ASR, variant other"
-    own = open_experiment(exp / "variant-other")
+    own = open_experiment(exp / "variant-other", folder_names())
     assert own.stages["score"].parent.name == "variant-other" and own.stages["tune"].parent == exp
 
 
 def test_a_budget_bounds_the_page(made_up: Path) -> None:
-    folders = open_experiment(made_up)
+    folders = open_experiment(made_up, folder_names())
     whole = data_of(format_report(folders))["sessions"]
     n_sound = len(whole[0]["view"]["audio"])
     sessions = data_of(format_report(folders, Budget(sound_bytes=2 * n_sound + 99)))["sessions"]

@@ -1,0 +1,1 @@
+"""Everything about running stages: nothing in here knows about speech."""
