@@ -236,7 +236,7 @@ def _identify_alone(stage: Stage, task: Task) -> Identity:
     settings |= {
         flag.parameter: task.flags[flag.parameter] for flag in stage.flags if not (flag.keys or flag.is_switch)
     }
-    paths: dict[str, Path] = {str(path): path for path in stage.files(task.settings)}
+    paths = {f"folder {path}" if path.is_dir() else path.name: path for path in stage.files(task.settings)}
     for given in stage.inputs:
         path = task.inputs.get(given.name)
         if path is None:
@@ -245,6 +245,6 @@ def _identify_alone(stage: Stage, task: Task) -> Identity:
             settings[given.name] = str(path)
         elif given.suffix and path.is_dir():
             paths |= {file.name: file for file in files_in(path, given.suffix)}
-        else:
-            paths[given.name] = path
+        else:  # training reads several manifests, which may have one name
+            paths[given.name if stage.trains or path.is_dir() else path.name] = path
     return Identity(f"sortk {stage.name}", settings, input_keys(paths))

@@ -145,7 +145,8 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def options_of(command: click.Command) -> dict[str, click.Parameter]:
-    named = {flag: parameter for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    parameters = command.get_params(click.Context(command))
+    named = {flag: parameter for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
     return named | {"--help": click.Option(["--help"])}
 
 

@@ -172,7 +172,7 @@ def test_a_lock_that_a_killed_run_has_left_is_cleared_by_who_skips_the_stage(tmp
 def test_a_stage_holds_what_its_inputs_name(tmp_path: Path) -> None:
     """Stage 6 reads files of stages 2 and 3 that manifests of stage 4 name: nobody may replace them meanwhile."""
     recipe = make_recipe()
-    first, second = STAGES
+    first = STAGES[0]
     held = Input("named", "first", is_key=False)
     first_only = Stage(2, "third", ("clean",), (Input("second", "second"),), copy_seconds)
     third = replace(first_only, inputs=(*first_only.inputs, held))

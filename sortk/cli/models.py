@@ -157,9 +157,7 @@ def diarize(
     type=click.Choice(["mask"]),
     help="mask: run the ASR once for each speaker, with the other speakers silenced.",
 )
-@click.option(
-    "--pnc/--no-pnc", default=None, help="Canary: with punctuation and capitals (as it is by default), or without."
-)
+@click.option("--pnc/--no-pnc", default=None, help="Canary: punctuation and capitals, which it writes by default.")
 @click.option("--ctc", is_flag=True, help="Use the CTC head of a Parakeet that has two.")
 @click.option("--latency", type=float, help="Multitalker Parakeet: seconds of a chunk; else the model's first.")
 @click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Beam size; 1 is greedy search.")
