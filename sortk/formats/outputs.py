@@ -61,12 +61,17 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def _add_lines(paths: Sequence[Path], digests: Sequence[str]) -> None:
-    folder = paths[0].parent
-    folder.mkdir(parents=True, exist_ok=True)
+    index = paths[0].parent / INDEX_NAME
+    index.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{digest}  {path.name}\n" for path, digest in zip(paths, digests, strict=True))
-    # In one go, at the end: other processes may write into the same folder.
-    handle = os.open(folder / INDEX_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
     try:
-        os.write(handle, text.encode("utf-8", "surrogateescape"))
-    finally:
-        os.close(handle)
+        handle = os.open(index, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        try:
+            size = os.fstat(handle).st_size
+            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # the disk was full
+            # In one go, at the end: other processes may write into the same folder.
+            os.write(handle, ("\n" * is_torn + text).encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(index)) from None

@@ -71,3 +71,10 @@ def test_an_index_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         write(tmp_path / "monday.rttm", "ours")
     assert thesis.read_text() == "forty pages"
+
+
+def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "monday.rttm"
+    (tmp_path / INDEX_NAME).write_text("0123abc")  # the disk was full
+    write(path, "ours")
+    check_replaceable([path])

@@ -433,7 +433,7 @@ def test_the_command_writes_every_format(tmp_path: Path, session: Session) -> No
         suffix = suffixes.get(style, style)
         result = sortk(*common, "--format", style, "--out-dir", tmp_path / style, "--beam", 2)
         assert result.exit_code == 0 and result.stdout == "", result.output
-        assert sorted(file.name for file in (tmp_path / style).iterdir()) == [f"part0.{suffix}", f"part1.{suffix}"]
+        assert sorted(file.name for file in (tmp_path / style).glob("[!.]*")) == [f"part0.{suffix}", f"part1.{suffix}"]
     in_files = [word for n in range(2) for word in seglst.read(tmp_path / "seglst" / f"part{n}.json")]
     result = sortk(*common, "--beam", 2)
     (tmp_path / "printed.json").write_text(result.stdout, encoding="utf-8")
