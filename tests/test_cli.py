@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -309,3 +310,30 @@ def test_output_can_be_piped_into_a_reader_that_stops(tmp_path: Path) -> None:
     command = f"{sys.executable} -m sortk validate {' '.join(['a.rttm'] * 300)} | head -n 1"
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout.count("\n") == 1 and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "told"),
+    [
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+        (">&-", 1, "sortk: standard input or output is closed\n"),
+        ("| true", None, ""),
+    ],
+)
+def test_streams_that_are_closed(redirection: str, code: int | None, told: str) -> None:
+    command = f"{sys.executable} -m sortk recipes {redirection}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ)
+    assert result.stderr == told
+    assert code is None or result.returncode == code
+    assert ("mini" in result.stdout) == (code == 0)
+
+
+def test_ctrl_c_before_the_command_starts_is_one_line() -> None:
+    script = "import os, signal, sys\nimport sortk.__main__ as entry\n"
+    script += "sys.meta_path.insert(0, type('Stop', (), {'find_spec': staticmethod(\n"
+    script += "    lambda name, *_: os.kill(os.getpid(), signal.SIGINT) if name == 'sortk.cli' else None)}))\n"
+    script += "entry.start()\n"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 130
+    assert result.stderr == "sortk: interrupted; run the same command again to go on\n"

@@ -103,3 +103,36 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     n_cores = len(os.sched_getaffinity(0))
     assert set(run_local(count_threads, range(2), n_jobs=2)) == {max(1, n_cores // 2)}
+
+
+INTERRUPTED = """
+import time
+from sortk.cluster import run_local
+def sleep(item):
+    time.sleep(0.2)
+if __name__ == "__main__":
+    print("started", flush=True)
+    try:
+        list(run_local(sleep, range(4), 4))
+    except KeyboardInterrupt:
+        raise SystemExit(130)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.8])
+def test_ctrl_c_while_workers_start_prints_nothing(tmp_path: Path, seconds: float) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None and process.stdout.readline() == "started\n"
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 130 and "Traceback" not in stderr, stderr

@@ -37,6 +37,11 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for the whole process)
 
 
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: Python would complain about it when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class CheckedGroup(click.Group):
     """Refuses an option that is given twice and takes one value; click would keep the last one silently."""
 
@@ -104,11 +109,13 @@ class SortkGroup(CheckedGroup):
             with _printable_output():
                 return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             ctx.exit(1)
         except (ValueError, OSError, FloatingPointError) as error:
             logging.getLogger(__name__).debug("failed", exc_info=True)  # the traceback, with -v only
             say(sentence(error))
+            if isinstance(error, OSError) and error.errno == errno.EBADF:
+                _drop_output()
             ctx.exit(1)
         except MemoryError:
             say("out of memory; close other programs, or give less data or a smaller --nj")

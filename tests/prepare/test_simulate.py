@@ -12,6 +12,7 @@ import pytest
 
 from sortk.cluster import run_local
 from sortk.formats import audio, ctm, manifest, rttm, seglst, sources
+from sortk.formats.files import FormatError
 from sortk.prepare.mixtures import measure_activity
 from sortk.prepare.simulate import (
     SimulateOptions,
@@ -80,6 +81,21 @@ def test_an_interrupted_run_does_only_what_is_missing(tmp_path: Path, make_sourc
     os.utime(kept, (1, 1))
     simulate(found, resumed)
     assert kept.stat().st_mtime == 1 and same_files(whole, resumed)
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "{}", '{"audio": 3}'])
+@pytest.mark.parametrize("name", ["plan/sim-000003.json", "pieces/00001.json"])
+def test_a_damaged_file_of_its_own_is_named(tmp_path: Path, make_sources: MakeSources, name: str, content: str) -> None:
+    """As a power failure leaves it; without it, the work goes on."""
+    found = make_sources()
+    out = simulate(found, tmp_path / "out")
+    (out / "manifest.jsonl").unlink()
+    (out / name).write_text(content, encoding="utf-8")
+    with pytest.raises(FormatError, match=f"{Path(name).name}: is damaged; remove it and run the same command again"):
+        simulate(found, out)
+    (out / name).unlink()
+    simulate(found, out)
+    assert (out / "manifest.jsonl").is_file()
 
 
 def test_on_the_fly_equals_the_files(tmp_path: Path, make_sources: MakeSources) -> None:

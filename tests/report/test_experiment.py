@@ -144,3 +144,18 @@ def test_no_text_can_leave_the_data() -> None:
 
 def test_the_collar_of_the_scores_is_used(page: str) -> None:
     assert data_of(page)["der"][0]["settings"]["collar"] == COLLAR
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"[1, 2]", b'{"der": [3]}', b'{"phase": 1}', b'{"versions": 3}', b"{"]
+)
+@pytest.mark.parametrize(
+    "name", ["08-score/scores.json", "02-clean/summary.json", "05-train-diar/log.jsonl", "07-tune/postprocess.json"]
+)
+def test_a_damaged_file_is_one_sentence_that_names_it(made_up: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    shutil.copytree(made_up, tmp_path / "exp")
+    (tmp_path / "exp" / name).write_bytes(content)
+    try:
+        format_report(open_experiment(tmp_path / "exp"))
+    except (ValueError, OSError) as error:
+        assert Path(name).name in str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ from sortk.scoring.tune import (
     Term,
     TuneOptions,
     TuneSet,
+    check_development,
     check_not_scored,
     read_tune_set,
     tune,
@@ -214,8 +216,29 @@ def test_options_and_sets_are_checked(data: TuneSet, tmp_path: Path) -> None:
         TuneSet(data.posteriors, {"s0": []})
     with pytest.raises(ValueError, match="there are no sessions to tune on"):
         TuneSet({}, {})
-    with pytest.raises(ValueError, match="no reference speech is left to score with Term"):
+    with pytest.raises(ValueError, match=r"set \(3 sessions, 0\.0 s of speech\) has nothing left to score"):
         Objective(TuneSet(data.posteriors, {name: [] for name in data.posteriors}), [Term()])
+
+
+def test_a_development_set_without_scorable_speech_is_refused_before_training(tmp_path: Path) -> None:
+    """0.4 s of speech are all inside collars of 0.25 s, but not inside those of 0.1 s."""
+    rttm.write(tmp_path / "a.rttm", [Segment("a", "x", 1.0, 1.4)])
+    session = Session("a", tmp_path / "a.wav", duration=5.0, rttm_path=tmp_path / "a.rttm")
+    check_development([session], [Term(0.1)])
+    sentence = (
+        r"the development set \(1 sessions, 0\.4 s of speech\) has nothing left to score after a collar of 0\.25 s; "
+        r"give more sessions .*prepare\.valid_fraction.* or a smaller score\.collar"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        check_development([session], [Term(0.25)])
+
+
+def test_tuning_on_few_sessions_warns(
+    data: TuneSet, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
+    tune(data, TuneOptions(trials=1), 0, tmp_path / "study.log")
+    assert "tuning on 3 development sessions: what is found may not hold" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

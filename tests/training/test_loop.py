@@ -14,7 +14,7 @@ import torch
 from toys import ToySource, ToyTask
 
 from sortk.formats.files import FormatError
-from sortk.training.data import BatchLoader
+from sortk.training.data import Batch, BatchLoader
 from sortk.training.loop import train
 from sortk.training.optimizer import learning_rate
 from sortk.training.options import BatchLimit, LoopOptions
@@ -337,3 +337,17 @@ def test_learning_rates() -> None:
     assert learning_rate(10**9, paper) == 1e-6
     short = LoopOptions(steps=110, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.0, annealing="cosine")
     assert [learning_rate(step, short) for step in (0, 10, 60, 110)] == pytest.approx([0.1, 1.0, 0.5, 0.0])
+
+
+def test_a_training_that_has_diverged_is_not_done(tmp_path: Path, toy_loader: BatchLoader) -> None:
+    """Fewer bad updates than stop it at once, but no good one after them; nor is it done when it is run again."""
+
+    class Diverges(ToyTask):
+        def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            loss, about = super().forward(batch)
+            return loss * (math.nan if self.progress > 0.1 else 1.0), about
+
+    options = replace(OPTIONS, steps=8, checkpoint_every=4)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"phase train has diverged: none of the last 7 of 8 updates"):
+            train(Diverges(), toy_loader, options, tmp_path, CPU)
