@@ -27,10 +27,39 @@ const percent = (rate, places = 2) => (rate == null ? "–" : (100 * rate).toFix
 const short = (number) => (number === 0 ? "0" : Math.abs(number) < 0.001 ? number.toExponential(1) : String(+number.toPrecision(3)));
 const hours = (value) => (value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(2) : value.toFixed(3));
 
+// 0:07.3, 12:00.0, 1:02:03.4; rounded before it is split, so that no clock shows 60 seconds.
 function clock(seconds) {
-  const minutes = Math.floor(seconds / 60);
-  return `${minutes}:${(seconds - 60 * minutes).toFixed(1).padStart(4, "0")}`;
+  const tenths = Math.round(10 * seconds), minutes = Math.floor(tenths / 600), pad = (text) => String(text).padStart(2, "0");
+  const rest = ((tenths % 600) / 10).toFixed(1).padStart(4, "0");
+  return minutes < 60 ? `${minutes}:${rest}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${rest}`;
 }
+
+const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
+// Abbreviations are explained where they stand, and once more below the results, since a phone shows no tooltip.
+const TERMS = {
+  DER: "Diarization error rate: missed speech, false alarms and speech given to the wrong speaker, divided by all reference speech. It can exceed 100 %.",
+  JER: "Jaccard error rate: as DER, but averaged over speakers, so that quiet speakers count as much as talkative ones.",
+  cpWER: "Concatenated minimum-permutation word error rate: word errors when the words of each speaker are joined and speakers are matched in the best way.",
+  WER: "Word error rate: substituted, inserted and deleted words, divided by the number of reference words.",
+  collar: "Time on each side of a reference boundary that is not scored.",
+  UEM: "The list of time spans that are scored.",
+  missed: "Someone speaks, and the system finds nobody.",
+  "false alarm": "The system finds a speaker where nobody speaks.",
+  confusion: "The system finds the wrong speaker.",
+};
+const term = (name, text = name) => make("abbr", { title: TERMS[name] }, text);
+
+function download(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+const csv = (rows) => rows.map((row) => row.map((cell) => {
+  const text = cell == null ? "" : String(cell);
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}).join(",") + "\n").join("");
 
 function bytes(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -51,11 +80,12 @@ function legend(items) {
 }
 
 function panel(title, ...children) {
-  return make("div", { class: "panel" }, title && make("h3", {}, title), ...children);
+  return make("div", { class: "panel" }, title ? make("h3", {}, title) : null, ...children);
 }
 
 const ERRORS = [["missed", "missed"], ["false alarm", "false-alarm"], ["confusion", "confusion"]];
-const errorLegend = () => legend(ERRORS.map(([name, style]) => [name, `var(--${style})`]));
+const errorLegend = (...more) => make("div", { class: "legend" }, ERRORS.map(([name, style]) =>
+  make("span", {}, make("i", { style: `background:var(--${style})` }), term(name))), more.map((text) => make("span", {}, text)));
 
 // --------------------------------------------------------------------------------------------------------------------
 // Charts
@@ -134,8 +164,10 @@ const LINES = [0, 1, 2, 3, 4, 5, 6, 7].map((index) => `var(--speaker-${index})`)
 function results() {
   if (!data.der?.length && !data.wer?.length) return null;
   return make("section", { id: "results" }, make("h2", {}, "Results"),
-    data.der?.length && derTable(data.der), data.der?.length && make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der)),
-    data.wer?.length && werTable(data.wer));
+    data.der?.length ? [derTable(data.der), make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der))] : null,
+    data.wer?.length ? werTable(data.wer) : null,
+    make("details", { class: "terms" }, make("summary", {}, "What the terms mean"),
+      make("dl", {}, Object.entries(TERMS).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]))));
 }
 
 const systemName = (row) => (row.variant ? `${row.system} (${row.variant})` : row.system);
@@ -152,7 +184,7 @@ function derTable(rows) {
   }
   const body = [...lines].map(([key, cells]) => [...JSON.parse(key), ...columns.map((column) => percent(cells[column]))]);
   const settings = [...new Set(rows.map((row) => `${row.test_set}: collar ${row.settings.collar} s on each side, overlap ${row.settings.skip_overlap ? "not " : ""}scored, UEM ${row.settings.uem}, scorer ${row.settings.scorer}`))];
-  return panel("Diarization error rate (%), as in Table 1", table(["system", "postprocessing", ...columns], body, 2),
+  return panel(["Diarization error rate (", term("DER"), ", %)"], table(["system", "postprocessing", ...columns], body, 2),
     make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text))));
 }
 
@@ -161,26 +193,29 @@ const PARTS = ["miss", "false_alarm", "confusion"];
 function bySpeakers(rows) {
   const bars = rows.flatMap((row) => Object.entries({ ...row.by_speakers, all: row.overall }).map(([n, counts]) => ({ row, n, counts })));
   bars.sort((a, b) => (a.n === "all") - (b.n === "all") || a.n - b.n);
-  const highest = Math.max(...bars.map((bar) => bar.counts.der ?? 0)) || 1;
   const several = new Set(rows.map((row) => row.system)).size > 1 || new Set(rows.map((row) => row.test_set)).size > 1;
-  return panel("DER by number of speakers", errorLegend(),
+  return panel("DER by number of speakers", errorLegend(`a full bar is ${percent(BAR_SCALE, 0)} %`),
     make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.3rem .7rem;align-items:center" },
       bars.slice(0, 40).flatMap(({ row, n, counts }) => [
-        make("span", { class: "small" }, `${several ? `${row.test_set}, ` : ""}${n === "all" ? "all" : `${n} speakers`}, ${row.postprocessing}`),
-        errorBar(counts, highest, "14px"),
+        make("span", { class: "small" }, `${several ? `${row.test_set}, ` : ""}${n === "all" ? "all" : plural(+n, "speaker")}, ${row.postprocessing}`),
+        errorBar(counts, "14px"),
         make("b", { class: "small", style: "text-align:right" }, `${percent(counts.der, 1)} %`)])));
 }
 
-function errorBar(counts, highest, height) {
+// All bars of DER have one scale: that of the worst, in steps of 5 %, and 100 % at most.
+const BAR_SCALE = Math.min(1, Math.max(0.05, Math.ceil(20 * Math.max(0, ...(data.der ?? []).flatMap((row) => [row.overall, ...Object.values(row.by_speakers)]).map((counts) => counts.der ?? 0),
+  ...(data.sessions ?? []).map((row) => row.der ?? 0)) - 1e-9) / 20));
+
+function errorBar(counts, height) {
   return make("div", { class: "errors", style: height ? `height:${height}` : "" },
-    PARTS.map((part, index) => make("i", { class: ERRORS[index][1], style: `width:${(100 * Math.min(1, (counts[part] ?? 0) / highest)).toFixed(2)}%` })));
+    PARTS.map((part, index) => make("i", { class: ERRORS[index][1], style: `width:${(100 * Math.min(1, (counts[part] ?? 0) / BAR_SCALE)).toFixed(2)}%` })));
 }
 
 function derParts(rows) {
-  const parts = [["DER", (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
-    ...PARTS.map((part, index) => [ERRORS[index][0], (all) => percent(all[part])]), ["JER", (all) => percent(all.jer)],
-    ["sessions with the right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
-  return panel("What it is made of (%)", table(["", ...rows.map((row) => `${row.test_set}, ${row.postprocessing}`)],
+  const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
+    ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
+    ["right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+  return panel("DER breakdown (%)", table(["", ...rows.map((row) => `${row.test_set}, ${row.postprocessing}`)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
 
@@ -191,7 +226,7 @@ function werTable(rows) {
     row.overall.words, row.overall.substitutions, row.overall.insertions, row.overall.deletions]);
   const settings = [...new Set(rows.map((row) => `${name[row.settings.metric] ?? row.settings.metric}: ` +
     Object.entries(row.settings).filter(([key]) => key !== "metric").map((pair) => pair.join(" ")).join(", ")))];
-  return panel("Word error rates (%), as in Tables 2 and 3",
+  return panel(["Word error rates (", term("WER"), ", ", term("cpWER"), ", %)"],
     table(["system", "test set", "score", "rate", "words", "substituted", "inserted", "deleted"], body, 3),
     make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text))));
 }
@@ -205,10 +240,40 @@ function cards() {
     if (row) found.push([`${percent(row.overall.errors / row.overall.words, 1)} %`, `${metric === "wer" ? "WER" : "cpWER"} on ${row.test_set}`]);
   }
   if (best) found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the right number of speakers"]);
-  if (data.sessions?.length) found.push([String(data.sessions.length), "scored sessions"]);
+  if (data.kind === "recording") found.push(...recordingCards(data.sessions[0].view));
+  else if (data.sessions?.length) found.push([String(data.sessions.length), data.sessions.length === 1 ? "scored session" : "scored sessions"]);
   const train = data.simulation?.sets.find((set) => set.set === "train");
   if (train) found.push([`${hours(train.hours)} h`, "simulated to train on"]);
   return found.length ? make("div", { class: "cards" }, found.map(([value, name]) => make("div", { class: "card" }, make("b", {}, value), make("span", {}, name)))) : null;
+}
+
+function recordingCards(view) {
+  const speech = union(view.hypothesis.flatMap((lane) => lane.turns));
+  return [[clock(view.duration), "duration"], [String(view.hypothesis.length), view.hypothesis.length === 1 ? "speaker" : "speakers"],
+    [clock(speech), "with speech"], [`${percent(overlap(view.hypothesis) / (speech || 1), 1)} %`, "of it with several speakers at once"]];
+}
+
+const total = (turns) => turns.reduce((sum, [start, end]) => sum + end - start, 0);
+
+function union(turns) {
+  let seconds = 0, reached = -Infinity;
+  for (const [start, end] of [...turns].sort((a, b) => a[0] - b[0])) {
+    seconds += Math.max(0, end - Math.max(start, reached));
+    reached = Math.max(reached, end);
+  }
+  return seconds;
+}
+
+// Time with two speakers or more: a sweep over starts (+1) and ends (-1); turns of one speaker do not overlap.
+function overlap(lanes) {
+  const edges = lanes.flatMap((lane) => lane.turns.flatMap(([start, end]) => [[start, 1], [end, -1]])).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  let seconds = 0, active = 0, since = 0;
+  for (const [at, change] of edges) {
+    if (active > 1) seconds += at - since;
+    active += change;
+    since = at;
+  }
+  return seconds;
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -217,7 +282,7 @@ function cards() {
 const CURVES = [
   { title: "Loss", from: "train", names: { loss: "total", sort: "sort", pil: "PIL", speaker: "speaker", text: "text", words: "words" } },
   { title: "Validation (%)", from: "valid", names: { der: "DER", der_unmapped: "DER in arrival order", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), dots: true },
-  { title: "Right (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
+  { title: "Training accuracy (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
   { title: "Learning rate", from: "train", names: { learning_rate: "learning rate" } },
   { title: "Speed: seconds of audio per second", from: "train", names: { audio_per_second: "speed" } },
   { title: "Norm of the gradient", from: "train", names: { grad_norm: "norm" } },
@@ -248,16 +313,16 @@ function tuning() {
   for (const { trial, der } of study.history) if (der <= ceiling) svg.append(draw("circle", { cx: x(trial), cy: y(der), r: 2.3, fill: "var(--wave)" }));
   svg.append(draw("polyline", { points: best.filter(([, der]) => der <= ceiling).map(([trial, der]) => `${x(trial)},${y(der)}`).join(" "), fill: "none", stroke: "var(--speaker-1)", "stroke-width": 2 }));
   const importance = Object.entries(study.importance ?? {}).sort((a, b) => b[1] - a[1]);
-  return make("section", { id: "tuning" }, make("h2", {}, "Search for postprocessing"),
+  return make("section", { id: "tuning" }, make("h2", {}, "Tuning of the postprocessing"),
     make("p", { class: "soft" }, `DER on the development set: ${percent(study.der_before)} % without, ${percent(study.der_after)} % with postprocessing.`),
     make("div", { class: "grid" },
       panel(`DER (%) of ${study.history.length} trials`, svg, legend([["a trial", "var(--wave)"], ["lowest so far", "var(--speaker-1)"]])),
-      panel("The six values", table(["parameter", "value"], Object.entries(study.values).map(([name, value]) => [name, String(value)]))),
-      panel("How much each one matters", make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.45rem .7rem;align-items:center" },
+      panel("Tuned parameters", table(["parameter", "value"], Object.entries(study.values).map(([name, value]) => [name, String(value)]))),
+      panel("Parameter importance", make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.45rem .7rem;align-items:center" },
         importance.flatMap(([name, share]) => [make("span", { class: "small" }, name),
           make("div", { class: "errors", style: "height:14px" }, make("i", { style: `width:${100 * share}%;background:var(--accent)` })),
           make("b", { class: "small" }, `${percent(share, 0)} %`)])),
-        study.presets && make("p", { class: "small soft", style: "margin:1rem 0 0" }, "Presets: ", Object.entries(study.presets).map(([name, der]) => `${name} ${percent(der)} %`).join(", ")))));
+        study.presets && make("p", { class: "small soft", style: "margin:1rem 0 0" }, "DER of the presets: ", Object.entries(study.presets).map(([name, der]) => `${name} ${percent(der)} %`).join(", ")))));
 }
 
 function dataPages() {
@@ -283,14 +348,14 @@ function simulation({ target, sets }) {
     return panel(title, svg, legend(wanted != null ? [...summary, [`target ${percent(wanted, 1)} %`, "var(--text)"]] : summary));
   });
   return [make("p", { class: "soft" }, `Simulated conversations, against what was asked for: ${sets.map((set) => `${set.set} ${hours(set.hours)} h in ${set.sessions} sessions`).join(", ")}. ` +
-    "Curves are shares of sessions, or of turns (%)."), make("div", { class: "grid" }, charts)];
+    "The vertical axes are percentages of the sessions, or of the turns."), make("div", { class: "grid" }, charts)];
 }
 
 function cleaning(parts) {
   const rules = [...new Set(parts.flatMap((part) => Object.keys(part.dropped)))].sort();
   const names = { diar: "diarizer", asr: "ASR" };
   const body = parts.map((part) => [part.set, names[part.use], hours(part.hours_in), hours(part.hours_out), part.pieces_out, ...rules.map((rule) => (part.dropped[rule] ? hours(part.dropped[rule]) : "–"))]);
-  return panel("Hours kept, and dropped by each rule",
+  return panel("Data cleaning: hours kept, and hours dropped by each rule",
     table(["set", "for the", "hours in", "kept", "pieces", ...rules.map((rule) => rule.replaceAll("_", " "))], body, 2));
 }
 
@@ -298,10 +363,10 @@ function settings() {
   const versions = Object.entries(data.about?.versions ?? {}).map((pair) => pair.join(" ")).join(", ");
   if (!data.settings?.length && !versions) return null;
   return make("section", { id: "settings" }, make("h2", {}, "Settings"), make("div", { class: "panel" },
-    versions && make("p", { class: "small soft" }, versions),
-    data.settings?.length && make("details", {}, make("summary", {}, `All ${data.settings.length} settings of the recipe that count here`),
+    versions ? make("p", { class: "small soft" }, versions) : null,
+    data.settings?.length ? make("details", {}, make("summary", {}, `All ${data.settings.length} settings of the recipe`),
       make("table", {}, make("tbody", {}, data.settings.map(([key, value]) => make("tr", {}, make("td", {}, make("code", {}, key)),
-        make("td", { class: "wrap" }, make("code", {}, typeof value === "string" ? value || '""' : JSON.stringify(value))))))))));
+        make("td", { class: "wrap" }, make("code", {}, typeof value === "string" ? value || '""' : JSON.stringify(value)))))))) : null));
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -325,6 +390,8 @@ class SessionView {
     this.canvas.addEventListener("pointermove", (event) => event.buttons && this.drag(event));
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.audio.addEventListener("ended", () => this.pause());
+    this.overview = make("canvas", { class: "overview", role: "img", "aria-label": "the entire recording; click to move there" });
+    for (const name of ["pointerdown", "pointermove"]) this.overview.addEventListener(name, (event) => (name === "pointerdown" || event.buttons) && this.jump(event));
     new ResizeObserver(() => this.paint()).observe(this.canvas);
   }
 
@@ -335,6 +402,7 @@ class SessionView {
     this.time = 0;
     if (this.url) URL.revokeObjectURL(this.url);
     this.url = null;
+    [this.audioStart, this.audioSeconds] = [0, this.view?.audio_seconds ?? 0];
     this.audio.removeAttribute("src");
     if (!this.view) {
       this.place.replaceChildren(this.head(), make("p", { class: "soft" }, "This session's turns are not in the page, which has room for some only: the worst, the middle and the best."));
@@ -350,16 +418,17 @@ class SessionView {
     this.from = 0;
     this.to = Math.min(this.view.duration, SHOWN_SECONDS);
     this.words = [];
-    this.place.replaceChildren(this.head(), this.player(), this.canvas, this.notes(), ...this.texts());
+    this.place.replaceChildren(this.head(), this.player(), ...(this.view.duration > SHOWN_SECONDS ? [this.overview] : []), this.canvas, this.notes(), ...this.texts());
     this.paint();
   }
 
   head() {
     const row = this.row, parts = [];
-    if (row.der != null) parts.push(make("b", {}, `DER ${percent(row.der)} %`), ...ERRORS.map(([name], index) => `${name} ${percent(row[PARTS[index]])} %`));
-    if (row.cpwer != null) parts.push(`cpWER ${percent(row.cpwer, 1)} %`);
+    if (row.der != null) parts.push(make("b", {}, term("DER"), ` ${percent(row.der)} %`), ...ERRORS.map(([name], index) => [term(name), ` ${percent(row[PARTS[index]])} %`]));
+    if (row.cpwer != null) parts.push([term("cpWER"), ` ${percent(row.cpwer, 1)} %`]);
+    for (const system of row.systems ?? []) parts.push(`${system.name}: ${percent(system.der)} %`);
     if (row.ref_speakers != null) parts.push(`${row.hyp_speakers} of ${row.ref_speakers} speakers found`);
-    else if (row.hyp_speakers != null) parts.push(`${row.hyp_speakers} speaker${row.hyp_speakers === 1 ? "" : "s"}`);
+    else if (row.hyp_speakers != null) parts.push(plural(row.hyp_speakers, "speaker"));
     return make("div", { class: "head" }, make("h3", {}, row.id), parts.map((part) => make("span", { class: "small" }, part)));
   }
 
@@ -368,7 +437,10 @@ class SessionView {
     this.clock = make("span", { class: "time", id: "time" }, "");
     const speed = make("select", { "aria-label": "speed", onchange: (event) => this.setSpeed(+event.target.value) },
       SPEEDS.map((value) => make("option", { value, selected: +value === this.speed }, `${value} ×`)));
-    return make("div", { class: "player" }, this.button, this.clock, speed, make("span", { class: "space" }),
+    const near = data.sessions.length > 1 ? [["‹", -1, "previous session"], ["›", 1, "next session"]].map(([sign, by, name]) => make("button", { onclick: () => step(by), "aria-label": name, title: name }, sign)) : [];
+    return make("div", { class: "player" }, this.button, this.clock, speed, near, make("span", { class: "space" }),
+      make("button", { class: "export", onclick: () => this.exportRttm(), title: "save the segments as RTTM" }, "RTTM"),
+      make("button", { class: "export", onclick: () => this.exportCsv(), title: "save the segments as a table" }, "CSV"),
       make("button", { onclick: () => this.zoom(0.5), "aria-label": "zoom in" }, "+"),
       make("button", { onclick: () => this.zoom(2), "aria-label": "zoom out" }, "−"),
       make("button", { onclick: () => this.zoom(Infinity) }, "all"));
@@ -378,18 +450,56 @@ class SessionView {
     const { view } = this, sentences = [];
     if (!view.audio) sentences.push("This session has no sound in this page; it plays silently.");
     else if (view.audio_seconds < view.duration - 1) sentences.push(`Only its first ${clock(view.audio_seconds)} have sound in this page.`);
-    return make("div", {}, view.reference.length ? errorLegend() : null,
-      sentences.map((text) => make("p", { class: "small soft", style: "margin:.3rem 0 0" }, text)),
+    const chosen = make("input", { type: "file", accept: "audio/*", hidden: true, onchange: (event) => event.target.files[0] && this.listen(event.target.files[0]) });
+    const choose = (!view.audio || view.audio_seconds < view.duration - 1) && make("p", { class: "small soft", style: "margin:.3rem 0 0" },
+      make("button", { class: "small", onclick: () => chosen.click() }, "Choose the audio file"), " to hear all of it; it does not leave this computer.", chosen);
+    return make("div", {}, view.reference.length ? errorLegend("faint: inside a collar, not scored") : null,
+      sentences.map((text) => make("p", { class: "small soft", style: "margin:.3rem 0 0" }, text)), choose,
       make("p", { class: "small soft keys", style: "margin:.4rem 0 0" }, make("kbd", {}, "space"), " play  ", make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " 1 s  ",
-        data.sessions.length > 1 ? [make("kbd", {}, "j"), " ", make("kbd", {}, "k"), " next and previous session  "] : null, make("kbd", {}, "+"), " ", make("kbd", {}, "−"), " zoom"));
+        data.sessions.length > 1 ? [make("kbd", {}, "j"), " ", make("kbd", {}, "k"), " next and previous session  "] : null, make("kbd", {}, "+"), " ", make("kbd", {}, "−"), " zoom (or ", make("kbd", {}, "ctrl"), " and wheel)  ",
+        make("kbd", {}, "shift"), " and wheel: move"));
+  }
+
+  // Plays a file of the reader's instead of what is in the page.
+  listen(file) {
+    this.pause();
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.url = URL.createObjectURL(file);
+    this.audio.src = this.url;
+    this.audioStart = this.view.offset ?? 0;
+    this.audioSeconds = this.view.duration;
+    this.seek(this.time);
+  }
+
+  // Times of the audio file, as in an RTTM that `sortk diarize` writes.
+  exportRttm() {
+    const lines = this.systems()[0].hypothesis.flatMap((lane) => lane.turns.map(([start, end]) => [start + (this.view.offset ?? 0), end - start, lane.speaker])).sort((a, b) => a[0] - b[0]);
+    download(`${this.row.id}.rttm`, "text/plain", lines.map(([start, seconds, speaker]) =>
+      `SPEAKER ${this.row.id} 1 ${start.toFixed(3)} ${seconds.toFixed(3)} <NA> <NA> ${speaker} <NA> <NA>\n`).join(""));
+  }
+
+  exportCsv() {
+    const sides = [["reference", this.view.reference], ...this.systems().map((system) => [system.name, system.hypothesis])];
+    const rows = sides.flatMap(([name, lanes]) => lanes.flatMap((lane) => lane.turns.map(([start, end]) => [this.row.id, name, lane.speaker, start.toFixed(3), end.toFixed(3)])));
+    download(`${this.row.id}.csv`, "text/csv", csv([["session", "system", "speaker", "start", "end"], ...rows]));
+  }
+
+  // The hypotheses; a page that compares has several.
+  systems() {
+    const { view } = this;
+    return view.systems ?? [{ name: view.reference.length ? "Hypothesis" : "Speakers", hypothesis: view.hypothesis, mapping: view.mapping, marks: view.marks }];
   }
 
   // A hypothesis speaker has the colour of the reference speaker for whom it stands.
   assignColours() {
-    const { reference, hypothesis, mapping } = this.view, colours = { reference: {}, hypothesis: {} };
-    reference.forEach((lane, index) => (colours.reference[lane.speaker] = index % 8));
-    let next = reference.length;
-    for (const lane of hypothesis) colours.hypothesis[lane.speaker] = mapping[lane.speaker] != null ? colours.reference[mapping[lane.speaker]] : next++ % 8;
+    const colours = { reference: {}, systems: [] };
+    this.view.reference.forEach((lane, index) => (colours.reference[lane.speaker] = index % 8));
+    for (const { hypothesis, mapping } of this.systems()) {
+      const own = {};
+      let next = this.view.reference.length;
+      for (const lane of hypothesis) own[lane.speaker] = mapping[lane.speaker] != null ? colours.reference[mapping[lane.speaker]] : next++ % 8;
+      colours.systems.push(own);
+    }
     return colours;
   }
 
@@ -415,15 +525,16 @@ class SessionView {
     this.playing = false;
     this.audio.pause();
     if (this.button) this.button.textContent = "▶ Play";
+    if (this.view && this.time > 0) link(this.row, this.time);
   }
 
-  hasSound() { return this.url && !this.audio.error && this.time < (this.view.audio_seconds ?? 0) - 0.01; }
+  hasSound() { return this.url && !this.audio.error && this.time < this.audioSeconds - 0.01; }
 
   tick(now) {
     if (!this.playing) return;
     const passed = ((now - this.last) / 1000) * this.speed;
     this.last = now;
-    this.time = this.hasSound() && !this.audio.paused ? this.audio.currentTime : this.time + Math.max(0, passed);
+    this.time = this.hasSound() && !this.audio.paused ? this.audio.currentTime - this.audioStart : this.time + Math.max(0, passed);
     if (this.time >= this.view.duration) {
       this.time = this.view.duration;
       this.pause();
@@ -436,7 +547,7 @@ class SessionView {
   seek(seconds) {
     if (!this.view) return;
     this.time = Math.max(0, Math.min(this.view.duration, seconds));
-    if (this.url && this.time < this.view.audio_seconds) this.audio.currentTime = this.time;
+    if (this.url && this.time < this.audioSeconds) this.audio.currentTime = this.time + this.audioStart;
     else this.audio.pause();
     if (this.playing && this.hasSound() && this.audio.paused) this.audio.play().catch(() => {});
     this.follow();
@@ -472,11 +583,38 @@ class SessionView {
     this.seek(this.from + ((event.clientX - box.left - this.gutter) / (box.width - this.gutter)) * (this.to - this.from));
   }
 
+  jump(event) {
+    const box = this.overview.getBoundingClientRect(), width = this.to - this.from;
+    this.look(((event.clientX - box.left) / box.width) * this.view.duration - width / 2, width);
+    this.paint();
+  }
+
+  // All turns of the recording in little, and the part that is shown below.
+  paintOverview() {
+    const canvas = this.overview;
+    if (!canvas.isConnected || !canvas.clientWidth) return;
+    const ratio = window.devicePixelRatio || 1, [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const context = canvas.getContext("2d"), scale = width / this.view.duration;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const { hypothesis } = this.systems()[0], lanes = hypothesis.length ? hypothesis : this.view.reference;
+    const colours = hypothesis.length ? this.colours.systems[0] : this.colours.reference, row = height / Math.max(1, lanes.length);
+    lanes.forEach((lane, index) => {
+      context.fillStyle = this.tone(`speaker-${colours[lane.speaker]}`);
+      for (const [start, end] of lane.turns) context.fillRect(start * scale, index * row + 1, Math.max(0.6, (end - start) * scale), row - 2);
+    });
+    context.fillStyle = this.tone("cursor");
+    context.fillRect(this.time * scale - 0.5, 0, 1, height);
+    context.strokeStyle = this.tone("text");
+    context.lineWidth = 2;
+    context.strokeRect(Math.min(this.from * scale + 1, width - 5), 1, Math.max(3, (this.to - this.from) * scale - 2), height - 2);
+  }
+
   wheel(event) {
     const width = this.to - this.from;
     if (event.ctrlKey) this.zoom(event.deltaY > 0 ? 1.25 : 0.8);
-    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.look(this.from + (event.deltaX / 600) * width, width);
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      this.look(this.from + ((event.deltaX || event.deltaY) / 600) * width, width);
       this.paint();
     } else return;
     event.preventDefault();
@@ -513,6 +651,7 @@ class SessionView {
     for (const lane of lanes) this.paintName(context, lane);
     if (this.clock) this.clock.textContent = `${clock(this.time)} / ${clock(view.duration)}`;
     canvas.dataset.time = this.time.toFixed(3);
+    this.paintOverview();
     this.markWords();
   }
 
@@ -536,15 +675,16 @@ class SessionView {
     if (this.peaks) add(WAVE, "waveform", (...where) => this.paintWave(...where), 2);
     if (view.reference.length) {
       heading("Reference");
-      for (const lane of view.reference) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, "reference", view.spoken, ...where));
+      for (const lane of view.reference) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, this.colours.reference, view.spoken, {}, ...where));
     }
-    heading(view.reference.length ? "Hypothesis" : "Speakers");
-    if (!view.hypothesis.length) add(LANE, "nobody", () => {});
-    for (const lane of view.hypothesis) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, "hypothesis", view.heard, ...where));
-    if (view.reference.length) {
-      heading("Errors");
-      ERRORS.forEach(([name, style], kind) => add(MARK, name, (...where) => this.paintMarks(kind, style, ...where), 2));
-    }
+    this.systems().forEach(({ name, hypothesis, mapping, marks }, index) => {
+      heading(name);
+      if (!hypothesis.length) add(LANE, "no speech", () => {});
+      for (const lane of hypothesis) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, this.colours.systems[index], view.heard, mapping, ...where));
+      if (!view.reference.length) return;
+      if (!view.systems) heading("Errors");
+      ERRORS.forEach(([error, style], kind) => add(MARK, error, (...where) => this.paintMarks(marks, kind, style, ...where), 2));
+    });
     if (view.posteriors) {
       heading("Posteriors");
       for (let speaker = 0; speaker < view.posteriors.speakers; speaker++) add(HEAT, `speaker_${speaker}`, (...where) => this.paintHeat(speaker, ...where), 2);
@@ -592,10 +732,10 @@ class SessionView {
     }
   }
 
-  paintTurns(lane, side, words, context, x, top, scale) {
+  paintTurns(lane, colours, words, mapping, context, x, top, scale) {
     context.fillStyle = this.tone("shade");
     context.fillRect(x(this.from), top, x(this.to) - x(this.from), LANE);
-    context.fillStyle = this.tone(`speaker-${this.colours[side][lane.speaker]}`);
+    context.fillStyle = this.tone(`speaker-${colours[lane.speaker]}`);
     for (const [start, end] of lane.turns) {
       if (end < this.from || start > this.to) continue;
       context.beginPath();
@@ -606,7 +746,7 @@ class SessionView {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = this.tone("on-speaker");
-    const name = side === "hypothesis" ? this.view.mapping[lane.speaker] ?? lane.speaker : lane.speaker;
+    const name = mapping[lane.speaker] ?? lane.speaker;
     for (const [speaker, start, end, text] of words) {
       if (speaker !== name || end < this.from || start > this.to) continue;
       const room = (end - start) * scale;
@@ -614,11 +754,11 @@ class SessionView {
     }
   }
 
-  paintMarks(kind, style, context, x, top, scale) {
+  paintMarks(marks, kind, style, context, x, top, scale) {
     context.fillStyle = this.tone("shade");
     context.fillRect(x(this.from), top, x(this.to) - x(this.from), MARK);
     context.fillStyle = this.tone(style);
-    for (const mark of this.view.marks) {
+    for (const mark of marks) {
       context.globalAlpha = mark[5] ? 1 : 0.35; // inside a collar, or skipped: the DER does not count it
       if (mark[2 + kind]) context.fillRect(x(mark[0]), top, Math.max(1, (mark[1] - mark[0]) * scale), MARK);
     }
@@ -639,7 +779,10 @@ class SessionView {
   heatTiles() {
     if (this.heat) return this.heat;
     const { frames, speakers, levels } = this.view.posteriors, packed = bytes(levels);
-    const [red, green, blue] = colour("heat").split(",").map(Number);
+    const tones = Array.from({ length: speakers }, (_, speaker) => {
+      const own = this.colours.systems[0][`speaker_${speaker}`];
+      return own == null ? colour("heat").split(",").map(Number) : colour(`speaker-${own}`).match(/[0-9a-f]{2}/gi).map((pair) => parseInt(pair, 16));
+    });
     this.heat = [];
     for (let first = 0; first < frames; first += TILE) {
       const width = Math.min(TILE, frames - first), tile = make("canvas", { width, height: speakers });
@@ -648,7 +791,7 @@ class SessionView {
         for (let speaker = 0; speaker < speakers; speaker++) {
           const place = (first + frame) * speakers + speaker;
           const level = place % 2 ? packed[place >> 1] & 15 : packed[place >> 1] >> 4;
-          picture.data.set([red, green, blue, level * 17], 4 * (speaker * width + frame));
+          picture.data.set([...tones[speaker], level * 17], 4 * (speaker * width + frame));
         }
       }
       context.putImageData(picture, 0, 0);
@@ -664,7 +807,7 @@ class SessionView {
     const { view } = this, pages = [];
     if (view.spoken.length || view.heard.length) pages.push(["Words as spoken", () => this.transcript()]);
     if (view.samples?.length) pages.push(["Word errors (cpWER alignment)", () => this.alignment()]);
-    if (!pages.length) return [];
+    pages.push(["Talk time", () => this.talkTime()]);
     const body = make("div", {}), buttons = pages.map(([name, build]) => make("button", { onclick: () => open(name, build) }, name));
     const open = (name, build) => {
       this.words = [];
@@ -674,6 +817,20 @@ class SessionView {
     };
     open(...pages[0]);
     return [make("div", { class: "tabs" }, buttons), body];
+  }
+
+  talkTime() {
+    const sides = [["reference", this.view.reference, this.colours.reference], ...this.systems().map((system, index) => [system.name, system.hypothesis, this.colours.systems[index]])];
+    const rows = sides.flatMap(([side, lanes, colours]) => {
+      const all = total(lanes.flatMap((lane) => lane.turns)) || 1;
+      return lanes.map((lane) => {
+        const name = make("span", {}, make("i", { class: "dot", style: `background:var(--speaker-${colours[lane.speaker]})` }), lane.speaker);
+        const seconds = total(lane.turns);
+        return [name, ...(this.view.reference.length ? [side] : []), clock(seconds), `${percent(seconds / all, 1)} %`, lane.turns.length];
+      });
+    });
+    const compares = this.view.reference.length > 0;
+    return table(["speaker", ...(compares ? ["from"] : []), "talk time", "share", "turns"], rows, compares ? 2 : 1);
   }
 
   transcript() {
@@ -755,32 +912,65 @@ function sessions() {
   view = new SessionView(place);
   shown = data.sessions;
   if (data.kind === "recording") return make("section", { id: "sessions" }, make("div", { class: "browser alone" }, place));
-  const rows = make("div", { class: "rows", id: "rows" });
-  const order = (name) => {
-    shown = [...data.sessions].sort(ORDERS[name]);
+  const rows = make("div", { class: "rows", id: "rows" }), count = make("span", { class: "small soft", id: "count" });
+  const known = Object.keys(ORDERS).filter((name) => name !== "worst cpWER" || data.sessions.some((row) => row.cpwer != null));
+  const list = () => {
+    const wanted = search.value.trim().toLowerCase();
+    shown = data.sessions.filter((row) => row.id.toLowerCase().includes(wanted) && filters.every(([key, select]) => !select.value || String(row[key]) === select.value)).sort(ORDERS[order.value]);
     rows.replaceChildren(...shown.map(sessionRow));
+    count.textContent = shown.length === data.sessions.length ? "" : `${shown.length} of ${data.sessions.length}`;
     markCurrent();
   };
-  const known = Object.keys(ORDERS).filter((name) => name !== "worst cpWER" || data.sessions.some((row) => row.cpwer != null));
-  const select = make("select", { "aria-label": "order", onchange: (event) => order(event.target.value) }, known.map((name) => make("option", { value: name }, name)));
-  order(known[0]);
-  const nHeard = data.sessions.filter((row) => row.view?.audio).length;
-  return make("section", { id: "sessions" }, make("h2", {}, "Sessions"),
-    make("p", { class: "soft" }, `${data.sessions.length} scored sessions, ${nHeard} of them with sound (♪): the worst, the middle and the best.`),
-    make("div", { class: "browser" }, make("div", { class: "panel list" }, make("div", { class: "tools" }, make("span", { class: "small soft" }, "order"), select), rows), place));
+  const search = make("input", { type: "search", placeholder: "search sessions", "aria-label": "search sessions", id: "search", oninput: list });
+  const order = make("select", { "aria-label": "order", title: "order", onchange: list }, known.map((name) => make("option", { value: name }, name)));
+  const filters = [["set", "all sets", (value) => value], ["ref_speakers", "any number", (value) => plural(+value, "speaker")]].map(([key, all, name]) => {
+    const values = [...new Set(data.sessions.map((row) => row[key]).filter((value) => value != null))].sort();
+    return [key, make("select", { "aria-label": `filter by ${key.replace("ref_", "")}`, "data-key": key, hidden: values.length < 2, onchange: list }, make("option", { value: "" }, all), values.map((value) => make("option", { value }, name(value))))];
+  });
+  list();
+  const nHeard = data.sessions.filter((row) => row.view?.audio).length, all = data.sessions.length;
+  const sound = nHeard === all ? "all with sound" : nHeard ? `${nHeard} with sound (♪), picked from the worst, the middle and the best` : "without sound";
+  return make("section", { id: "sessions" }, make("h2", {}, "Sessions"), make("p", { class: "soft" }, `${plural(all, "scored session")}, ${sound}.`),
+    make("div", { class: "browser" }, make("div", { class: "panel list" },
+      make("div", { class: "tools" }, search, order, filters.map(([, select]) => select), make("button", { class: "export", onclick: exportSessions, title: "save this list as a table" }, "CSV"), count), rows), place));
+}
+
+function exportSessions() {
+  const keys = ["id", "set", "der", "miss", "false_alarm", "confusion", "cpwer", "scored_seconds", "ref_speakers", "hyp_speakers"].filter((key) => shown.some((row) => row[key] != null));
+  download("sessions.csv", "text/csv", csv([keys, ...shown.map((row) => keys.map((key) => row[key]))]));
 }
 
 function sessionRow(row) {
-  row.element = make("button", { class: "row", onclick: () => choose(row) },
-    make("span", { class: "name" }, row.view?.audio ? "♪ " : "", row.id), make("span", { class: "rate" }, row.der == null ? "–" : `${percent(row.der, 1)} %`),
-    make("span", { class: "more" }, errorBar(row, 1), `${row.hyp_speakers}/${row.ref_speakers} spk`));
+  row.element = make("button", { class: "row", onclick: () => choose(row, true) },
+    make("span", { class: "name", title: row.id }, row.view?.audio ? "♪ " : "", row.id), make("span", { class: "rate" }, row.der == null ? "–" : `${percent(row.der, 1)} %`),
+    make("span", { class: "more" }, errorBar(row), make("span", { title: "speakers found / speakers in the reference" }, `${row.hyp_speakers}/${row.ref_speakers} spk`)));
   return row.element;
 }
 
-function choose(row) {
+// A link to a session, and to a time in it: #session=NAME&set=SET&t=SECONDS
+function link(row, time = 0) {
+  if (data.sessions.length < 2 && !time) return;
+  const where = new URLSearchParams({ session: row.id, ...(row.set != null && { set: row.set }), ...(time && { t: time.toFixed(1) }) });
+  history.replaceState(null, "", `#${where}`);
+}
+
+function followLink() {
+  const where = new URLSearchParams(location.hash.slice(1)), id = where.get("session");
+  const row = id != null && data.sessions.find((one) => one.id === id && (where.get("set") ?? one.set) === one.set);
+  if (!row) return false;
+  choose(row);
+  if (where.get("t")) view.seek(+where.get("t") || 0);
+  document.getElementById("sessions").scrollIntoView();
+  return true;
+}
+
+function choose(row, isClicked = false) {
   current = row;
   markCurrent();
   view.show(row);
+  if (!isClicked) return;
+  link(row);
+  if (matchMedia("(max-width: 860px)").matches) view.place.scrollIntoView();
 }
 
 function markCurrent() {
@@ -792,6 +982,7 @@ function step(by) {
   const next = shown[shown.indexOf(current) + by];
   if (!next) return;
   choose(next);
+  link(next);
   const list = document.getElementById("rows"), top = next.element.offsetTop;
   if (top < list.scrollTop || top + next.element.offsetHeight > list.scrollTop + list.clientHeight) list.scrollTop = top - list.clientHeight / 2;
 }
@@ -845,11 +1036,13 @@ function build() {
       make("button", { id: "theme", onclick: toggleTheme, "aria-label": "dark or light" }, "◐")),
     make("main", {}, make("header", { class: "top" }, make("h1", {}, data.title),
       data.kind === "experiment" && make("span", { class: "soft" }, [about.commit && `commit ${about.commit}`, about.date].filter(Boolean).join(", ")),
+      data.command ? make("span", { class: "soft small" }, "made with ", make("code", {}, data.command)) : null,
       data.missing?.length ? make("span", { class: "soft small" }, `Not in this experiment, so not shown: ${data.missing.join(", ")}`) : null),
     cards(), parts.map(([, part]) => part)));
   addEventListener("keydown", onKey);
   addEventListener("keyup", (event) => event.key === " " && event.target.matches("button.row") && event.preventDefault());
-  if (view) choose(shown[0]);
+  addEventListener("hashchange", () => view && followLink());
+  if (view && !followLink()) choose(shown[0]);
 }
 
 build();

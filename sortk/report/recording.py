@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from sortk.formats import audio
 from sortk.formats.posteriors import Posteriors, Probs
 from sortk.records import FRAME_SECONDS, Segment, Session
 from sortk.report.page import format_page
 from sortk.report.session import describe_session, describe_sound
 
-HEARD_SECONDS = 3600.0
-"""Of a longer recording only the first hour can be played: about 12 MB of page."""
+HEARD_SECONDS = 720.0
+"""How much of a recording the page can play: 12 minutes are about 3 MB. A reader can choose the file to hear more."""
 
 
 def format_recording(
     session: Session, segments: Sequence[Segment], probs: Probs, frame_seconds: float = FRAME_SECONDS
 ) -> str:
     """Segments: times of the audio file, as in an RTTM."""
+    if session.duration is None:
+        session = replace(session, duration=audio.info(session.audio_path).seconds - session.offset)
     view = describe_session(session, segments, Posteriors(probs, frame_seconds)) | describe_sound(
         session, HEARD_SECONDS
     )

@@ -34,6 +34,7 @@ def describe_session(
     ends = [segment.end for segment in (*reference, *heard)]
     return {
         "duration": round(session.duration if session.duration is not None else max(ends, default=1.0), PLACES),
+        "offset": round(session.offset, PLACES),
         "reference": _lanes(reference),
         "hypothesis": _lanes(heard),
         "mapping": dict(errors.mapping),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,12 +156,77 @@ def test_the_theme_can_be_changed(tab: Tab, report: Path) -> None:
     tab.click("#theme")
 
 
+def test_clocks_never_show_sixty_seconds(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    seconds = [0, 59.94, 59.96, 119.97, 120, 3599.99, 7200, 7384.5]
+    shown = ["0:00.0", "0:59.9", "1:00.0", "2:00.0", "2:00.0", "1:00:00.0", "2:00:00.0", "2:03:04.5"]
+    assert tab.run(f"{seconds}.map(clock)") == shown
+
+
+def test_sessions_can_be_searched_filtered_and_linked_to(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    ids = tab.run("data.sessions.map((row) => row.id)")
+    tab.run(f"search.value = {ids[2]!r}; search.dispatchEvent(new Event('input'))")
+    assert tab.run("[...document.querySelectorAll('#rows .row')].length") == 1
+    assert tab.run("document.querySelector('#count').textContent") == f"1 of {len(ids)}"
+    tab.click("#rows .row")
+    assert tab.run(TITLE) == ids[2]
+    assert f"session={ids[2]}" in tab.run("location.hash")
+    tab.run("search.value = ''; search.dispatchEvent(new Event('input'))")
+    n_speakers = tab.run("data.sessions.map((row) => row.ref_speakers)")
+    choose = "document.querySelector('[data-key=ref_speakers]')"
+    tab.run(f"{choose}.value = '{n_speakers[0]}'; {choose}.dispatchEvent(new Event('change'))")
+    assert tab.run("shown.length") == n_speakers.count(n_speakers[0])
+    tab.run(f"location.hash = '#session={ids[1]}&t=1.5'")
+    tab.wait(f"{TITLE} === {ids[1]!r} && {CURSOR} === 1.5")
+
+
+def test_talk_time_and_exports(tab: Tab, report: Path) -> None:
+    tab.open(report)
+    tab.run("saved = []; download = (name, type, text) => saved.push([name, text])")
+    tab.run("document.querySelectorAll('.player .export, .tools .export').forEach((button) => button.click())")
+    (_, sessions), (rttm_name, lines), (csv_name, segments) = sorted(
+        tab.run("saved"), key=lambda one: one[0] != "sessions.csv"
+    )
+    first = tab.run(TITLE)
+    assert (rttm_name, csv_name) == (f"{first}.rttm", f"{first}.csv")
+    assert lines.startswith(f"SPEAKER {first} 1 ") and all(len(line.split()) == 10 for line in lines.splitlines())
+    assert segments.startswith("session,system,speaker,start,end\n") and sessions.startswith("id,set,der,")
+    assert len(sessions.splitlines()) == 1 + tab.run("data.sessions.length")
+    assert tab.run("csv([['a,b', 'say \\x22x\\x22', null]])") == '"a,b","say ""x""",\n'
+    tab.run(
+        "[...document.querySelectorAll('.tabs button')].find((button) => button.textContent === 'Talk time').click()"
+    )
+    cells = tab.run("[...document.querySelectorAll('.view th')].map((cell) => cell.textContent)")
+    assert cells == ["speaker", "from", "talk time", "share", "turns"]
+    # ann 0 to 4, bob 2 to 5, ann 6 to 7: 8 s of turns, 6 s with speech, 2 s with both
+    lanes = "[{turns: [[0, 4], [6, 7]]}, {turns: [[2, 5]]}]"
+    assert tab.run(f"[overlap({lanes}), union({lanes}.flatMap((lane) => lane.turns))]") == [2, 6]
+
+
+def test_a_report_without_asr_shows_no_stray_zero(tab: Tab, report: Path, tmp_path: Path) -> None:
+    data = re.sub(r'"wer":\[\{.*?\}\],"', '"wer":[],"', report.read_text(encoding="utf-8"), count=1)
+    (tmp_path / "page.html").write_text(data, encoding="utf-8")
+    tab.open(tmp_path / "page.html")
+    assert tab.run("data.wer.length") == 0
+    texts = "[...document.querySelectorAll('section, main')].flatMap((part) => [...part.childNodes])"
+    assert tab.run(f"{texts}.filter((node) => node.nodeType === 3).map((node) => node.textContent)") == []
+
+
+def test_a_table_shows_numbers_on_a_phone(tab: Tab, report: Path) -> None:
+    tab.open(report, width=400)
+    right = "document.querySelector('#results .grid table td.number').getBoundingClientRect().right"
+    assert tab.run("document.querySelector('#results .grid table') !== null") and tab.run(right) <= 400
+
+
 def test_the_page_of_a_recording(tab: Tab, tmp_path: Path) -> None:
     files = [str(FIXTURES / "a_3p3.wav"), "--model", str(FIXTURES / "tiny_sortformer.nemo")]
     result = CliRunner().invoke(main, ["diarize", *files, "--out-dir", str(tmp_path), "--html", "--device", "cpu"])
     assert result.exit_code == 0, result.output
     tab.open(tmp_path / "a_3p3.html", width=400)
     assert tab.run(TITLE) == "a_3p3" and tab.run("document.querySelector('#rows')") is None
+    cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
+    assert cards[0] == "0:03.3duration" and not any("scored" in card for card in cards)
     assert tab.run("document.documentElement.scrollWidth") <= 400
     tab.press(" ")
     tab.wait(f"{CURSOR} > 0.3")
