@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from sortk.cluster import build_together, is_distributed
 from sortk.content import content_key, input_keys
-from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, say_skipped, settings_of
+from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, remove_jobs, say_skipped, settings_of
 from sortk.formats.files import files_in
 from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
@@ -211,7 +210,7 @@ def run_alone(
     task = Task(settings, inputs, out, run_jobs, alone=True, flags=flags)
     if stage.writes_file:
         stage.run(task)
-        shutil.rmtree(Folder(out).partial, ignore_errors=True)  # what jobs of a cluster have left
+        remove_jobs(Folder(out))
         return
 
     def work(partial: Path) -> None:

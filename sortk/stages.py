@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sortk.folders import find_commit, settings_of, write_json
-from sortk.formats.files import quote
+from sortk.formats.files import own_path, quote
 from sortk.run.stage import Flag, Input, Stage, Task
 
 if TYPE_CHECKING:
@@ -541,6 +541,7 @@ def train_asr(task: Task) -> None:
         Flag("--collar", "Seconds on EACH side of a boundary that are not scored.", ("score.collar",)),
         Flag("--storage", "A database for the study, in place of a journal beside OUT.", ("tune.storage",), "URL"),
         Flag("--device", "Where the model runs: cpu, cuda, cuda:1, ...; else on the GPU if there is one."),
+        Flag("--force", "Replace the .json beside OUT even if it is not the history of a search.", is_switch=True),
         SEED,
     ),
     check=lambda given: "" if ("--model" in given) != ("--probs" in given) else "give either --model or --probs",
@@ -558,12 +559,21 @@ def tune(task: Task) -> None:
     from sortk.formats.files import atomic_text
     from sortk.report.study import draw_study
     from sortk.scoring.evaluate import choose_sessions
-    from sortk.scoring.tune import check_not_scored, hear_sessions, name_cache, read_tune_set, tune, write_tuned
+    from sortk.scoring.tune import (
+        check_history_path,
+        check_not_scored,
+        hear_sessions,
+        name_cache,
+        read_tune_set,
+        tune,
+        write_tuned,
+    )
 
     options, scored, out = replace(task.settings.tune, objective=_find_objective(task)), task.settings.score, task.out
     if task.alone:
         sessions = manifest.read(task.inputs["manifest"])
         study, postprocess = out.with_name(f"{out.stem}.study.log"), out
+        check_history_path(out, force=bool(task.flags.get("force")))
         probs = task.inputs.get("probs") or name_cache(out, task.inputs["model"], sessions)
     else:
         sets = read_sets(task)
@@ -704,7 +714,7 @@ def report_experiment(exp: Path, out: Path | None) -> Path:
     from sortk.report.experiment import open_experiment
 
     folders = open_experiment(exp, folder_names())
-    out = out or folders.stages.get("score", exp) / "report.html"
+    out = out or own_path(folders.stages.get("score", exp) / "report.html")
     write_report(folders, out)
     return out
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.folders import Folder, Identity, build_folder, inspect_folder
+from sortk.folders import Folder, Identity, build_folder, inspect_folder, remove_jobs
 
 FIRST = Identity("toy", {"size": 1, "deep": {"a": "x"}}, {"input": "k1"})
 
@@ -329,3 +329,19 @@ def test_a_link_in_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"result\.txt is a link, and sortk makes none there"):
         build_folder(folder, FIRST, fill)
     assert thesis.read_text() == "forty pages" and build_folder(folder, FIRST, fill, force=True)
+
+
+def test_only_jobs_are_removed_beside_a_file_that_they_made(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "s.jsonl")
+    shard = folder.jobs / "serialize-0123" / "call.pickle"
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    own = folder.partial / "annotations.rttm"
+    own.write_text("by hand")
+    remove_jobs(folder)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own] and not folder.jobs.exists()
+    own.unlink()
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    remove_jobs(folder)
+    assert not folder.partial.exists()

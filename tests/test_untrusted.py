@@ -23,7 +23,7 @@ from tiny_recipe import sortk
 from sortk.cli import main
 from sortk.folders import Folder, settings_of
 from sortk.options import format_options
-from sortk.pipeline import Experiment, StageRun
+from sortk.pipeline import Experiment
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import load_recipe
 from sortk.records import Segment, Session
@@ -142,14 +142,10 @@ def through_results(work: Any, items: Sequence[Any], folder: Path) -> Iterator[A
 def test_all_that_stages_hand_back_is_data(tmp_path: Path) -> None:
     recipe_path = tmp_path / "recipe.toml"
     recipe_path.write_text(TINY)
-    recipe = load_recipe(str(recipe_path))
-    inputs: dict[str, Path] = {}
+    experiment = Experiment(STAGES, load_recipe(str(recipe_path)), tmp_path / "exp")
     for stage in STAGES[:5]:
-        out = tmp_path / stage.name
-        out.mkdir()
-        stage.run(StageRun(recipe, dict(inputs), out, partial(through_results, folder=tmp_path / "jobs")))
-        inputs[stage.name] = out
-    assert (tmp_path / "sst" / "train.jsonl").exists()
+        experiment.run(stage, partial(through_results, folder=tmp_path / "jobs"))
+    assert (tmp_path / "exp" / "04-sst" / "train.jsonl").exists()
 
 
 def test_sessions_segments_and_arrays_come_back_from_a_shard(tmp_path: Path) -> None:
@@ -232,3 +228,13 @@ def test_nothing_is_written_through_a_link_that_came_with_a_recipe(
     with pytest.raises(ValueError, match=r"00-prepare\.sbatch is a link, which could lead anywhere"):
         submit_stages([job])
     assert thesis.read_text() == "forty pages"
+
+
+def test_a_folder_beside_the_output_of_sst_stays(tmp_path: Path) -> None:
+    entry = {"session_id": "a", "speaker": "x", "start_time": 0.0, "end_time": 1.0, "words": "so"}
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    own = tmp_path / "s.jsonl.partial" / "annotations.rttm"
+    own.parent.mkdir()
+    own.write_text("by hand")
+    result = sortk("sst", "--seglst", tmp_path / "a.json", "--out", tmp_path / "s.jsonl")
+    assert result.exit_code == 0 and own.read_text() == "by hand"

@@ -294,6 +294,16 @@ def test_command(files: Path) -> None:
     assert result.exit_code == 1 and "no posteriors of session s1" in result.stderr
 
 
+def test_a_file_of_the_users_own_beside_the_result_stays(files: Path) -> None:
+    by_hand = files / "postprocess.json"
+    by_hand.write_text('{"values": "by hand"}')
+    result = run(files, "--trials", 1)
+    assert result.exit_code == 1 and "postprocess.json exists and is not the history of a search" in result.stderr
+    assert by_hand.read_text() == '{"values": "by hand"}' and not (files / "postprocess.toml").exists()
+    assert run(files, "--trials", 1, "--force").exit_code == 0
+    assert run(files, "--trials", 2).exit_code == 0 and count_trials(files) == 2
+
+
 def test_a_model_is_heard_once(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_sortformer(TINY)
     save_model(files / "model", model.state_dict(), {"model": "sortformer", "options": TINY.to_json()})
