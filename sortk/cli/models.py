@@ -94,7 +94,7 @@ def diarize(
     """
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
     from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO, SHIPPED_MODEL
-    from sortk.standalone import DiarizeOutputs, diarize_files, diarize_live
+    from sortk.cli.recordings import DiarizeOutputs, diarize_files, diarize_live
 
     # `--streaming FILE`, as if FILE were a preset; a latency is a number
     if streaming not in (None, OWN_STEPS) and not re.fullmatch(r"[0-9.]+", str(streaming)):
@@ -209,7 +209,7 @@ def transcribe(
     from sortk.inference.pieces import TranscribeOptions
     from sortk.inference.transcribe import load_transcriber
     from sortk.models.decoding import DecodingOptions
-    from sortk.standalone import transcribe_files, transcribe_live
+    from sortk.cli.recordings import transcribe_files, transcribe_live
 
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
