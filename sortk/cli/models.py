@@ -92,9 +92,9 @@ def diarize(
 
     Example: sortk diarize meeting.wav > meeting.rttm
     """
+    from sortk.cli.recordings import DiarizeOutputs, diarize_files, diarize_live
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
     from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO, SHIPPED_MODEL
-    from sortk.cli.recordings import DiarizeOutputs, diarize_files, diarize_live
 
     # `--streaming FILE`, as if FILE were a preset; a latency is a number
     if streaming not in (None, OWN_STEPS) and not re.fullmatch(r"[0-9.]+", str(streaming)):
@@ -205,11 +205,11 @@ def transcribe(
 
     Example: sortk transcribe meeting.wav --model parakeet.nemo --diarizer sortformer.nemo --format srt > meeting.srt
     """
+    from sortk.cli.recordings import transcribe_files, transcribe_live
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions
     from sortk.inference.pieces import TranscribeOptions
     from sortk.inference.transcribe import load_transcriber
     from sortk.models.decoding import DecodingOptions
-    from sortk.cli.recordings import transcribe_files, transcribe_live
 
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
