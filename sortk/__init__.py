@@ -38,17 +38,19 @@ def load_diarizer(
     options: DiarizeOptions | None = None,
     **settings: Any,
 ) -> Diarizer:
-    """Return a diarizer from a model folder or a `.nemo` file: call it with a path, or with samples, and get segments.
+    """Return a diarizer from a model folder, a `.nemo` file or a name such as nvidia/diar_sortformer_4spk-v1.
 
+    Call it with a path, or with samples, and get segments.
     Without a path it is the small model that comes with sortk (docs/model-card.md). `postprocess` is a preset
     ("callhome"), a postprocess.toml or a `Postprocess`; without it, the model's own is used. `settings` are the
     fields of `DiarizeOptions`: speakers, min_speakers, max_speakers, streaming, whole_seconds; or give `options`.
     """
-    from sortk.formats.postprocess import Postprocess  # noqa: PLC0415 - `import sortk` stays fast
+    from sortk.formats.hub import find_model  # noqa: PLC0415 - `import sortk` stays fast
+    from sortk.formats.postprocess import Postprocess  # noqa: PLC0415
     from sortk.inference.diarize import DiarizeOptions, choose_postprocess, load  # noqa: PLC0415 - torch takes seconds
     from sortk.inference.load import SHIPPED_MODEL  # noqa: PLC0415
 
-    model = SHIPPED_MODEL if path is None else Path(path)
+    model = SHIPPED_MODEL if path is None else find_model(Path(path))
     if options is None:
         if not isinstance(postprocess, Postprocess):
             postprocess = choose_postprocess(None if postprocess is None else str(postprocess), model)
@@ -69,7 +71,7 @@ def load_transcriber(
 ) -> Transcriber[Any]:
     """Return a transcriber: call it with a path, or with samples, and get the words with their speakers.
 
-    `asr` and `diarizer` are model folders or `.nemo` files; a diarizer may also be one that `load_diarizer` returned.
+    `asr` and `diarizer` are model folders, `.nemo` files or names; a diarizer may also be one of `load_diarizer`.
     `settings` are the fields of `TranscribeOptions`: lang, decoding, punctuation, overlap, ...; or give `options`.
     """
     from sortk.inference.diarize import Diarizer  # noqa: PLC0415

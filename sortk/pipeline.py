@@ -12,6 +12,7 @@ from sortk.cluster import build_together, is_distributed
 from sortk.content import content_key, input_keys
 from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, remove_jobs, say_skipped, settings_of
 from sortk.formats.files import files_in
+from sortk.formats.hub import find_local, find_model
 from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
@@ -58,6 +59,8 @@ class Experiment:
     def _make_identity(self, stage: Stage) -> Identity:
         tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
         hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
+        if model := stage.model(self.recipe):
+            hashes |= {f"content of {Path(model)}": self._hash(find_local(model) or Path(model))}
         keyed = {given.stage for given in stage.inputs if given.is_key}
         inputs = {
             needed.folder_name: self.identity(needed).key for needed in self.inputs(stage) if needed.name in keyed
@@ -89,14 +92,22 @@ class Experiment:
         return ""
 
     def check_files(self, stages: Sequence[Stage]) -> None:
-        """FileNotFoundError for the first file from outside that these stages lack: not only when its turn comes."""
+        """FileNotFoundError for the first file from outside that these stages lack: not only when its turn comes.
+
+        A model that the recipe names is downloaded.
+        """
         for stage in stages:
+            remedy = f"{stage.title} is to read it; get it, or name another in [{stage.tables[0]}] of the recipe"
             for path in stage.files(self.recipe):
                 if not path.exists():
-                    raise FileNotFoundError(
-                        f"{path}: no such file or folder, but {stage.title} is to read it; get it, or name another in "
-                        f"[{stage.tables[0]}] of the recipe"
-                    )
+                    raise FileNotFoundError(f"{path}: no such file or folder, but {remedy}")
+            if (model := stage.model(self.recipe)) and find_local(model) is None:
+                try:
+                    find_model(model)
+                except FileNotFoundError as error:
+                    raise FileNotFoundError(f"{error}, but {remedy}") from None
+                for experiment in (self, *self._shareable):  # it was downloaded: its content has become known
+                    experiment._identities.clear()
 
     def dry_run(self, stages: Sequence[Stage], force: bool, redo_done: bool) -> Iterator[str]:
         """A line for each stage: what would be done, and why."""
@@ -236,6 +247,8 @@ def _identify_alone(stage: Stage, task: Task) -> Identity:
         flag.parameter: task.flags[flag.parameter] for flag in stage.flags if not (flag.keys or flag.is_switch)
     }
     paths = {f"folder {path}" if path.is_dir() else path.name: path for path in stage.files(task.settings)}
+    if model := stage.model(task.settings):
+        paths[f"folder {model}" if Path(model).is_dir() else Path(model).name] = find_model(model)
     for given in stage.inputs:
         path = task.inputs.get(given.name)
         if path is None:

@@ -237,7 +237,7 @@ def simulate(task: Task) -> None:
         ),
         *LANGUAGE,
     ),
-    files=lambda settings: given_paths(settings.clean.diarizer),
+    model=lambda settings: settings.clean.diarizer,
     check=lambda given: "give --diarizer or --probs, not both" if {"--diarizer", "--probs"} <= set(given) else "",
     revision=1,
 )
@@ -414,10 +414,10 @@ def _serialize_manifest(
             "A sources.jsonl, for phases that simulate on the fly.",
         ),
         Input("simulated", "simulate"),
-        Input("init", flag="--init", help="A model folder or .nemo file whose weights, and sizes, to start from."),
+        Input("init", flag="--init", help="Start from this model: a folder, .nemo file or name.", is_model=True),
     ),
     flags=(SEED,),
-    files=lambda settings: given_paths(settings.train_diar.init),
+    model=lambda settings: settings.train_diar.init,
     trains=True,
 )
 def train_diar(task: Task) -> None:
@@ -483,7 +483,8 @@ def _read_training_data(task: Task) -> TrainingData:
             "train-diar",
             "model",
             "--diarizer",
-            "The Sortformer that supervises the ASR: a model folder, or a .nemo file.",
+            "The Sortformer that supervises the ASR: a model folder, a .nemo file or a name.",
+            is_model=True,
         ),
         Input(
             "sources",
@@ -493,12 +494,12 @@ def _read_training_data(task: Task) -> TrainingData:
             "A sources.jsonl, for phases that simulate on the fly.",
         ),
         Input("simulated", "simulate"),
-        Input("init", flag="--init", help="An ASR to start from: a model folder, or a .nemo file."),
+        Input("init", flag="--init", help="Start from this ASR: a folder, .nemo file or name.", is_model=True),
         Input("cleaned", "clean", is_key=False),  # the samples of stage 4 name annotations of stage 2
         Input("words", "timestamps", is_key=False),  # and words of stage 3
     ),
     flags=(LEVEL, SEED),
-    files=lambda settings: given_paths(settings.train_asr.init),
+    model=lambda settings: settings.train_asr.init,
     trains=True,
     wanted=lambda settings: settings.asr,
 )
@@ -530,7 +531,7 @@ def train_asr(task: Task) -> None:
 @declare(
     tables=("tune", "score"),
     inputs=(
-        Input("model", "train-diar", "model", "--model", "The diarizer: a model folder or a .nemo file."),
+        Input("model", "train-diar", "model", "--model", "The diarizer: a folder, .nemo file or name.", is_model=True),
         Input("probs", flag="--probs", help="Instead of --model: a folder with its posteriors, <session>.npy."),
         Input("prepared", "prepare"),
         Input("simulated", "simulate"),

@@ -165,7 +165,10 @@ def test_dihard3_and_a_model_as_it_is(tmp_path: Path) -> None:
     assert taken.read_bytes() == (model / "model.safetensors").read_bytes()
     other = ("--set", "prepare.miniature=true", "--set", "train_diar.init=nowhere.nemo")
     result = sortk("run", "--recipe", "dihard3", "--exp", tmp_path / "other", *other)
-    assert result.exit_code == 1 and "nowhere.nemo: no such file or folder, but stage 5 (train-diar)" in result.stderr
+    assert (
+        result.exit_code == 1
+        and "nowhere.nemo: no such model folder or .nemo file, but stage 5 (train-diar)" in result.stderr
+    )
     assert not (tmp_path / "other" / "01-simulate").exists()  # told at once
 
 

@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from sortk.cli.doctor import completion, doctor, print_version
 from sortk.cli.files import convert, validate
 from sortk.cli.group import SortkGroup
-from sortk.cli.models import diarize, export_onnx, import_nemo, transcribe
+from sortk.cli.models import diarize, export_onnx, import_nemo, list_models, transcribe
 from sortk.cli.recipes import config, recipes, run, stage, status, tables
 from sortk.cli.reports import report
 from sortk.cli.scores import score
@@ -46,6 +46,6 @@ main.add_section(
     *(StageCommand(stage) for stage in STAGES if stage.has_command),
     score,
 )
-main.add_section("Models in use", diarize, transcribe, import_nemo, export_onnx)
+main.add_section("Models in use", diarize, transcribe, list_models, import_nemo, export_onnx)
 main.add_section("Files", convert, validate)
 main.add_section("This machine", doctor, completion)

@@ -14,6 +14,7 @@ import click
 from sortk.cli.group import Failures
 from sortk.cli.options import (
     FILE,
+    MODEL,
     SettingOption,
     given_only,
     with_verbosity,
@@ -39,7 +40,11 @@ REPLACE = click.option(
 
 @click.command()
 @click.argument("files", type=FILE, nargs=-1, metavar="FILE...")
-@click.option("--model", type=FILE, help="A model folder, or a .nemo file.  [the small one that comes with sortk]")
+@click.option(
+    "--model",
+    type=MODEL,
+    help="A model folder, a .nemo file, or a name: see `sortk models`.  [the small one that comes with sortk]",
+)
 @click.option("--demo", is_flag=True, help="Diarize a short conversation that comes with sortk, in place of FILE.")
 @click.option(
     "--postprocess",
@@ -137,9 +142,12 @@ def diarize(
 @click.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @click.option(
-    "--model", type=FILE, required=True, help="The ASR: a model folder, or a .nemo file (Parakeet, Canary, ...)."
+    "--model",
+    type=MODEL,
+    required=True,
+    help="The ASR (Parakeet, Canary, ...): a model folder, a .nemo file, or a name: see `sortk models`.",
 )
-@click.option("--diarizer", type=FILE, help="Tells the speakers apart: a model folder, or a .nemo file.")
+@click.option("--diarizer", type=MODEL, help="Tells the speakers apart: a model folder, a .nemo file or a name.")
 @click.option("--out-dir", type=FILE, help="Write a file for each recording here, not to standard output.")
 @click.option(
     "--format",
@@ -230,7 +238,7 @@ def transcribe(
 
 
 @click.command("import-nemo")
-@click.argument("file", type=FILE, metavar="FILE.nemo")
+@click.argument("file", type=MODEL, metavar="FILE.nemo")
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
 @with_verbosity
 def import_nemo(file: Path, out: Path) -> None:
@@ -247,7 +255,7 @@ def import_nemo(file: Path, out: Path) -> None:
 
 
 @click.command("export-onnx")
-@click.option("--model", type=FILE, required=True, help="A Sortformer or Nemotron: a model folder or .nemo file.")
+@click.option("--model", type=MODEL, required=True, help="A Sortformer or Nemotron: a folder, .nemo file or name.")
 @click.option("--out", type=FILE, required=True, help="The file to write.")
 @click.option(
     "--part",
@@ -269,3 +277,27 @@ def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "featur
     from sortk.inference.export import export_onnx as export_file
 
     export_file(model, out, part, preset)
+
+
+@click.command("models")
+@with_verbosity
+def list_models() -> None:
+    """List published models by name, with licence, and whether they are on this machine.
+
+    A name stands wherever a model is asked for. NAME@REVISION pins a branch, tag or commit. Models are looked for in
+    ./models and in the cache of Hugging Face (HF_HOME), and are downloaded if sortk[hub] is installed.
+
+    Example: sortk models
+    """
+    from sortk.formats.hub import KNOWN_MODELS, find_local
+    from sortk.inference.load import SHIPPED_MODEL
+
+    rows = [("name", "kind", "parameters", "speakers", "latency", "licence", "on this machine")]
+    if SHIPPED_MODEL.is_dir():
+        rows.append(("(comes with sortk)", "Sortformer", "", "", "", "docs/model-card.md", str(SHIPPED_MODEL)))
+    for known in KNOWN_MODELS:
+        facts = (known.name, known.kind, known.parameters, known.speakers, known.latency, known.licence)
+        rows.append((*facts, str(find_local(known.name) or "")))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -20,6 +20,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
+class ModelPath(click.Path):
+    """A model folder, a .nemo file, or a name such as nvidia/diar_sortformer_4spk-v1; the command is given its path."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from sortk.formats.hub import find_model
+
+        return find_model(value)
+
+
+MODEL = ModelPath()
+
+
 def with_verbosity(command: Command) -> Command:
     """-v and -q, which every command takes."""
 

@@ -13,6 +13,7 @@ from sortk.cli.options import (
     FILE,
     FORCE,
     JOBS,
+    MODEL,
     OUT,
     SETTINGS,
     SettingOption,
@@ -58,7 +59,8 @@ class StageCommand(click.Command):
 def _make_options(stage: Stage) -> Iterator[Callable[[Any], Any]]:
     for given in stage.inputs:
         if given.flag:
-            yield click.option(given.flag, given.name, type=FILE, required=given.required, help=given.help)
+            kind = MODEL if given.is_model else FILE
+            yield click.option(given.flag, given.name, type=kind, required=given.required, help=given.help)
     yield click.option("--out", type=FILE, required=True, help="The file to write.") if stage.writes_file else OUT
     for flag in stage.flags:
         yield _make_option(flag)

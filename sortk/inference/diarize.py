@@ -27,6 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
 from sortk.formats.columns import check_name
+from sortk.formats.hub import find_model
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
@@ -275,12 +276,13 @@ def load(
     device: str | None = None,
     int8: bool = False,
 ) -> Diarizer:
-    """Return a diarizer from a model folder or a `.nemo` file, on the GPU if there is one; `int8`: faster, on CPU only.
+    """Return a diarizer from a model folder, a `.nemo` file or a name (`formats/hub.py`), on the GPU if there is one.
 
+    `int8`: faster, on CPU only.
     Without a path it is the one that comes with sortk. Without options, posteriors are read as the postprocess.toml of
     the model folder says, if there is one.
     """
-    path = Path(path) if path is not None else SHIPPED_MODEL
+    path = find_model(path) if path is not None else SHIPPED_MODEL
     options = options or DiarizeOptions(postprocess=choose_postprocess(None, path))
     device = device or ("cuda" if torch.cuda.is_available() and not int8 else "cpu")
     if int8 and device != "cpu":

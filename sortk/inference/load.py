@@ -1,4 +1,7 @@
-"""Trained models from disk, in whatever form: a model folder of ours or of Hugging Face, or a `.nemo` file."""
+"""Trained models from disk, in whatever form: a model folder of ours or of Hugging Face, or a `.nemo` file.
+
+Every path may also be the name of a published model (`formats/hub.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
+from sortk.formats.hub import find_model
 from sortk.formats.model_folder import (
     WEIGHTS_NAME,
     load_config,
@@ -86,6 +90,7 @@ def load_asr(path: Path, device: torch.device | str = "cpu") -> LoadedAsr:
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights and config of a model, as a model folder has them."""
+    path = find_model(path)
     published = _read_published(path)
     if published is None:
         return load_model(path)
@@ -94,6 +99,7 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read_frame_seconds(path: Path) -> float:
     """Return how long a row of a diarizer's posteriors is; its weights are not read."""
+    path = find_model(path)
     theirs = read_huggingface_config(path) if path.is_dir() else nemo.read_config(path)
     try:
         if theirs is None:
@@ -108,7 +114,7 @@ def read_frame_seconds(path: Path) -> float:
 
 def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
     """Return the same with the tokenizer that an ASR has."""
-    tokenizer: Tokenizer | None = None
+    path, tokenizer = find_model(path), None
     published = _read_published(path)
     if published is None:
         weights, config = load_model(path)
@@ -138,7 +144,7 @@ def import_nemo(path: Path, out: Path) -> None:
 
 
 def _convert_file(path: Path, folder: Path, out: Path) -> None:
-    published = _read_published(path)
+    published = _read_published(find_model(path))
     if published is None:
         raise FormatError(path, None, "is a model folder of sortk already")
     model, tokenizer = published
@@ -166,8 +172,6 @@ def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
 
 
 def _read_nemo(path: Path) -> tuple[Converted, Tokenizer | None]:
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such model folder or .nemo file")
     archive = nemo.read(path)
     try:
         model = convert(archive.config, archive.tensors)

@@ -22,6 +22,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.files import FormatError
+from sortk.formats.hub import find_model
 from sortk.formats.model_folder import read_sst_level
 from sortk.formats.posteriors import find_active_spans
 from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
@@ -177,11 +178,11 @@ def load_transcriber(
     device: str | None = None,
     diarize_options: DiarizeOptions | None = None,
 ) -> Transcriber[Any]:
-    """A transcriber of any ASR: a model folder or a `.nemo` file, and a diarizer to tell the speakers apart.
+    """A transcriber of any ASR: a model folder, a `.nemo` file or a name, and a diarizer to tell the speakers apart.
 
     Both are on the GPU if there is one. A multi-speaker ASR of sortk's own names speakers itself.
     """
-    path, options = Path(path), options or TranscribeOptions()
+    path, options = find_model(path), options or TranscribeOptions()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     keep_freed_memory()
     loaded = load_asr(path)

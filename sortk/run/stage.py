@@ -27,6 +27,7 @@ class Input:
     flag: str = ""  # "--sources"
     help: str = ""
     required: bool = False  # by the command
+    is_model: bool = False  # a model, which the command may also be given by name (`formats/hub.py`)
     suffix: str = ""  # of a folder that is given to the command, only such files count
     is_key: bool = True
     """False in a recipe: read only because another input names files in it, so its key is in that one's key. False in a
@@ -82,6 +83,8 @@ class Stage:
     """Of its own command, beside those of the inputs and --set."""
     files: Callable[[Recipe], Sequence[Path]] = lambda settings: ()
     """Files that settings name, from outside the experiment, whose content counts as a setting."""
+    model: Callable[[Recipe], str] = lambda settings: ""
+    """Likewise a model, by its path or its name (`formats/hub.py`); empty if there is none."""
     check: Callable[[Collection[str]], str] = lambda given: ""
     """Returns a sentence if the flags that were given to its own command do not go together."""
     finish: Callable[[Task], None] = lambda task: None
