@@ -235,7 +235,7 @@ def _open(path: Path) -> Iterator[Any]:
 
 def _open_decoder(path: Path) -> Any:
     try:
-        return soundfile.SoundFile(path)
+        return soundfile.SoundFile(os.fsencode(path))  # as text, it would not open names that are not UTF-8
     except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
         with path.open("rb") as file:
             kind = containers.recognize(file.read(containers.HEAD_BYTES))

@@ -7,12 +7,15 @@ the headers are compared with the size of the file before anything is decoded.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import struct
 from pathlib import Path
 from typing import BinaryIO
 
 from sortk.formats import sphere
+
+log = logging.getLogger(__name__)
 
 HEAD_BYTES = 4096  # more than any kind needs to be recognized
 SLACK_BYTES = 64  # some writers count a header into the size of its samples
@@ -163,7 +166,8 @@ def _caf_fault(file: BinaryIO, n_bytes: int) -> str:
 
 
 def _ogg_fault(file: BinaryIO, n_bytes: int, head: bytes) -> str:
-    """Look for a page that ends with the file and is marked as the last of its stream."""
+    """Look for a page that ends with the file. It should be marked as the last of its stream, but some writers do not
+    mark it: a file that was cut between two pages cannot be told from theirs, so there is only a warning."""
     file.seek(max(0, n_bytes - MAX_PAGE_BYTES))
     tail = file.read()
     place = tail.rfind(b"OggS")
@@ -173,9 +177,9 @@ def _ogg_fault(file: BinaryIO, n_bytes: int, head: bytes) -> str:
         if len(page) == 27 + n_parts + sum(page[27 : 27 + n_parts]):
             if page[14:18] != head[14:18]:
                 return JOINED
-            if page[5] & OGG_EOS:
-                return ""
-            break
+            if not page[5] & OGG_EOS:
+                log.warning("%s: its last page is not marked as the end; it may have been cut off", file.name)
+            return ""
         place = tail.rfind(b"OggS", 0, place)
     return "cut off: its last page is missing; if this is all of it, write it again: ffmpeg -i IN OUT.wav"
 

@@ -53,6 +53,11 @@ def encode(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
+    except UnicodeEncodeError as error:
+        shown = error.object[max(0, error.start - 120) : error.end + 40]
+        raise ValueError(
+            f"a name is not UTF-8: {shown!r} cannot be written as JSON; rename the file or folder"
+        ) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot be written as JSON ({error}): {quote(value)}") from None
     return text

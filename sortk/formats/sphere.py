@@ -44,4 +44,4 @@ def count_bytes(head: bytes, n_bytes: int) -> tuple[int, int]:
     if len(numbers) < 3 or len(first_lines) < 3 or not first_lines[1].strip().isdigit():
         return 0, 0
     announced = numbers[b"channel_count"] * numbers[b"sample_count"] * numbers[b"sample_n_bytes"]
-    return announced, n_bytes - int(first_lines[1])
+    return announced, min(announced, n_bytes - int(first_lines[1]))  # some are padded behind their samples

@@ -89,6 +89,8 @@ def search(
     """The best text of each clip, of at most limits[clip] tokens with its end; `steps` has not done any step yet."""
     if steps.n_rows != len(limits) * options.beam:
         raise ValueError(f"{steps.n_rows} rows are not {len(limits)} clips with a beam of {options.beam}")
+    if not 1 <= len(prompt) < steps.max_tokens:
+        raise ValueError(f"the prompt has {len(prompt)} tokens; it must have from 1 to {steps.max_tokens - 1}")
     beams = _Beams(len(limits), options, end, min(max(limits), steps.max_tokens - len(prompt)), device)
     row_limits = torch.tensor(limits, device=device).repeat_interleave(options.beam)
     logits = steps(torch.tensor(prompt, device=device).expand(steps.n_rows, -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,15 @@ def test_what_an_stm_ignores_is_neither_learned_nor_scored(tmp_path: Path) -> No
     [session, *_] = read_all(tmp_path)["train"]
     assert [segment.text for segment in session.transcript] == ["yes"]
     assert [(region.start, region.end) for region in session.regions] == [(0.0, 1.0), (2.0, 4.0)]
+
+
+def test_a_folder_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    for name in "abcd":
+        write_audio(tmp_path / "data" / f"{name}.wav", 3.0)
+        write_text(tmp_path / "data" / f"{name}.rttm", RTTM.format(name))
+    (tmp_path / "data").rename(folder)
+    command = ["prepare", "sessions", "--corpus-dir", str(folder), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "a name is not UTF-8: " in result.output and "caf\\udce9" in result.output and "rename" in result.output

@@ -344,3 +344,25 @@ def test_m4a_and_webm_through_ffmpeg(tmp_path: Path, name: str) -> None:
     if name == "tone.m4a":
         with pytest.raises(FormatError, match="damaged or cut off"):
             audio.read(tmp_path / name)
+
+
+def test_an_ogg_that_ends_with_a_page_but_without_a_mark_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
+    path = tmp_path / "a.ogg"
+    data = write_file(path, 8.0)
+    path.write_bytes(data[: data.rfind(b"OggS")])
+    assert 0 < len(audio.read(path)) < 128_000
+    assert "a.ogg: its last page is not marked as the end; it may have been cut off" in caplog.text
+
+
+def test_a_sphere_file_that_was_cut_off(tmp_path: Path) -> None:
+    head = b"NIST_1A\n   1024\nchannel_count -i 1\nsample_count -i 16000\nsample_n_bytes -i 2\nsample_rate -i 16000\n"
+    head += b"sample_byte_format -s2 01\nsample_coding -s3 pcm\nend_head\n"
+    path = tmp_path / "a.sph"
+    path.write_bytes(head.ljust(1024) + noise(16_000).tobytes() + bytes(9000))
+    assert len(audio.read(path)) >= 16_000
+    path.write_bytes(head.ljust(1024) + noise(8_000).tobytes())
+    with pytest.raises(FormatError, match="cut off: its header announces 32000 bytes, 16000 are there"):
+        audio.read(path)
