@@ -228,6 +228,9 @@ def test_nothing_is_written_through_a_link_that_came_with_a_recipe(
     with pytest.raises(ValueError, match=r"00-prepare\.sbatch is a link, which could lead anywhere"):
         submit_stages([job])
     assert thesis.read_text() == "forty pages"
+    job.script.unlink()
+    submit_stages([job])
+    assert job.script.stat().st_mode & 0o077 == 0  # it holds all settings of the command line
 
 
 def test_a_folder_beside_the_output_of_sst_stays(tmp_path: Path) -> None:

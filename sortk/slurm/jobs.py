@@ -49,6 +49,7 @@ def submit_stages(stages: Sequence[StageJob]) -> None:
     for stage in stages:
         with atomic_text(own_path(stage.script)) as file:
             file.write(write_script(stage))
+        stage.script.chmod(0o700)  # a setting that was given by --set may be a password
         stage.log.unlink(missing_ok=True)  # a log tells of one submission, however often Slurm starts it
         after = [f"--dependency=afterok:{submitted[-1]}", "--kill-on-invalid-dep=yes"] if submitted else []
         try:
