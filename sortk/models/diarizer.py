@@ -31,6 +31,7 @@ class DiarizerModel(nn.Module):
     embedding_size: int  # of `SpeakerOutput.embeddings`
     by_layer: bool = False  # in training, also return what lower layers decide, if the model can
     rows_per_frame: int = 1  # of posteriors, for each model frame of 80 ms
+    teacher_forcing: bool = False  # in training, `forward` takes the targets, (batch, frames, speakers), too
 
     @property
     def row_seconds(self) -> float:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sortk.models.diarizer import DiarizerModel
+from sortk.models.diarizer import DiarizerModel, DiarizerOptions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, valid_frames
 from sortk.models.options import check_sizes, options_from_json
@@ -90,36 +90,58 @@ def shuffle_frames(frames: Tensor, lengths: Tensor | None) -> Tensor:
     return frames.gather(1, key.argsort(dim=1)[:, :, None].expand_as(frames))
 
 
-class Eend(DiarizerModel):
+class EendEncoderOptions(DiarizerOptions, Protocol):
+    """The options that every EEND model has: its front end and its encoder."""
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def transformer(self) -> TransformerOptions: ...
+
+
+class EendEncoder(DiarizerModel):
+    """What all EEND models begin with: samples -> LogMel -> 15 frames side by side -> linear -> TransformerEncoder."""
+
+    def __init__(self, options: EendEncoderOptions) -> None:
+        super().__init__()
+        d_model, n_mels = options.transformer.d_model, options.features.n_mels
+        self.context, self.embedding_size = options.context, d_model
+        self.features = LogMel(options.features)
+        self.linear_in = nn.Linear((2 * options.context + 1) * n_mels, d_model)
+        self.norm_in = nn.LayerNorm(d_model)
+        self.transformer = TransformerEncoder(options.transformer)
+
+    def encode(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(batch, samples), (batch,) -> (batch, frames, d_model), (batch,) frames of each clip."""
+        mel, lengths = self.features(samples, lengths)
+        if lengths is not None:
+            lengths = (lengths + MEL_PER_FRAME - 1) // MEL_PER_FRAME
+        x = self.norm_in(self.linear_in(stack_context(mel, self.context)))
+        return self.transformer(x, lengths), lengths
+
+    def quantized_parts(self) -> Sequence[nn.Module]:
+        return (self.transformer.layers,)
+
+
+class Eend(EendEncoder):
     """EEND-SA or, with `options.attractors`, EEND-EDA."""
 
     options: EendOptions
 
     def __init__(self, options: EendOptions) -> None:
-        super().__init__()
+        super().__init__(options)
         self.options = options
-        d_model, n_mels = options.transformer.d_model, options.features.n_mels
-        self.embedding_size = d_model
-        self.features = LogMel(options.features)
-        self.linear_in = nn.Linear((2 * options.context + 1) * n_mels, d_model)
-        self.norm_in = nn.LayerNorm(d_model)
-        self.transformer = TransformerEncoder(options.transformer)
+        d_model = options.transformer.d_model
         self.speakers = nn.Linear(d_model, options.n_speakers) if not options.attractors else None
         self.attractors = Attractors(d_model, options.n_speakers) if options.attractors else None
 
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
         """(batch, samples) at 16 kHz, (batch,) samples of each clip or None if nothing is padded."""
-        mel, lengths = self.features(samples, lengths)
-        if lengths is not None:
-            lengths = (lengths + MEL_PER_FRAME - 1) // MEL_PER_FRAME
-        x = self.norm_in(self.linear_in(stack_context(mel, self.options.context)))
-        embeddings = self.transformer(x, lengths)
+        embeddings, lengths = self.encode(samples, lengths)
         if self.speakers is not None:
             return SpeakerOutput(self.speakers(embeddings), lengths, embeddings)
         assert self.attractors is not None
         attractors, existence = self.attractors(embeddings, lengths)
         logits = embeddings @ attractors[:, :-1].transpose(1, 2)
         return SpeakerOutput(logits, lengths, embeddings, existence)
-
-    def quantized_parts(self) -> Sequence[nn.Module]:
-        return (self.transformer.layers,)

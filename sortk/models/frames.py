@@ -64,6 +64,7 @@ class SpeakerOutput(NamedTuple):
     embeddings: Tensor  # (batch, frames, d_model) of the encoder's lower half, whose business is telling voices apart
     existence: Tensor | None = None  # (batch, speakers + 1) logits; only EEND-EDA counts its speakers
     earlier: tuple[Tensor, ...] = ()  # logits from the layers below the last, in training if they are asked for
+    for_loss: object = None  # what the loss of this kind of model needs besides, in training
 
     @property
     def speaker_probs(self) -> Tensor:

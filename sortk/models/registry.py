@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sortk.models.aed_eend import AedEend, AedEendOptions
 from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.diarizer import DiarizerModel, StreamableDiarizer
 from sortk.models.eend import Eend, EendOptions
@@ -51,6 +52,8 @@ KINDS = {
     "nemotron": Kind(NemotronOptions, Nemotron),
     "eend-sa": Kind(EendOptions, Eend),
     "eend-eda": Kind(EendOptions, Eend),
+    "aed-eend": Kind(AedEendOptions, AedEend),
+    "aed-eend-ee": Kind(AedEendOptions, AedEend),
     "encoder": Kind(EncoderOptions, PretrainedEncoder),  # NEST: to start training from
     "canary": Kind(CanaryOptions, Canary, is_asr=True),
     "msasr": Kind(MsAsrOptions, MsAsr, is_asr=True),

@@ -30,7 +30,12 @@ TABLE_1_COLUMNS = (
     "CH109",
 )
 TABLE_1: Mapping[tuple[str, str], Numbers] = {
+    ("MSDD", "none"): (29.40, 11.41, 16.45, 19.49, 8.24),
     ("EEND-EDA", "none"): (15.55, 7.83, 12.29, 17.59, None),
+    ("WavLM-L+EEND-VC", "none"): (None, 6.46, 10.69, 11.84, None),
+    ("EEND-GLA-Large", "none"): (13.64, 7.11, 11.88, 14.37, None),
+    ("AED-EEND", "none"): (None, 6.18, 11.51, 18.44, None),
+    ("AED-EEND-EE", "none"): (None, 6.93, 11.92, 17.12, None),
     ("Sortformer-PIL", "none"): (18.33, 7.28, 11.57, 18.80, 5.66),
     ("Sortformer-PIL", "tuned"): (17.04, 6.94, 10.30, 17.52, 6.89),
     ("Sortformer-Sort-Loss", "none"): (17.88, 7.42, 12.68, 19.42, 9.08),

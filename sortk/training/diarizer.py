@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sortk.formats.model_folder import save_model
-from sortk.models import registry
+from sortk.models import aed_eend, registry
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.eend import EendOptions
 from sortk.models.frames import SpeakerOutput, valid_frames
@@ -124,7 +125,8 @@ class DiarizerTask(Task):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         if self._names_speakers_only:
             return self._name_speakers(self.model.embed(batch.samples, batch.lengths), batch.speakers)
-        output: SpeakerOutput = self.model(batch.samples, batch.lengths)
+        reference = (batch.targets,) if self.model.teacher_forcing else ()
+        output: SpeakerOutput = self.model(batch.samples, batch.lengths, *reference)
         about: dict[str, Tensor] = {}
         naming: Tensor | None = None
         if self.identities is not None and self._speaker_weight > 0:
@@ -203,6 +205,8 @@ class FrameErrors:
 def count_errors(output: SpeakerOutput, targets: Tensor) -> FrameErrors:
     """Count the errors of a batch; targets are (batch, frames, speakers)."""
     decided = (output.speaker_probs > THRESHOLD).float()
+    # A model that counts its speakers may find more than the targets have columns.
+    targets = functional.pad(targets, (0, max(decided.shape[2] - targets.shape[2], 0)))
     ordered = permute_speakers(targets, arrival_order(targets, output.lengths))
     valid = valid_frames(output.lengths, targets.shape[1])
     if valid is not None:
@@ -252,8 +256,10 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
     """
     if initial is not None and initial["model"] == options.model:
         return options.model, registry.find_kind(initial).options.from_json(initial["options"])
-    if options.model != "sortformer":
+    if options.model in ("eend-sa", "eend-eda"):
         return options.model, EendOptions(attractors=options.model == "eend-eda")
+    if options.model != "sortformer":
+        return options.model, _find_size(options.model, options.size)
     sizes = SIZES[options.size]
     if initial is None:
         return options.model, sizes
@@ -265,6 +271,14 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
         features = replace(encoder.features, gain=sizes.features.gain)  # the diarizer's own, in the paper too
         return options.model, replace(sizes, features=features, encoder=encoder.encoder)
     return options.model, sizes
+
+
+def _find_size(model: str, size: str) -> Any:
+    """Return the options of an EEND model that has named sizes."""
+    sizes = {name: found for (kind, name), found in aed_eend.SIZES.items() if kind == model}
+    if size not in sizes:
+        raise ValueError(f"{model} has no size {size}; set train_diar.size to {' or '.join(sizes)}")
+    return sizes[size]
 
 
 def start_from(model: nn.Module, initial: Mapping[str, Tensor]) -> None:

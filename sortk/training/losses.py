@@ -32,6 +32,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
+from sortk.models.aed_eend import SpeechTypes
 from sortk.models.frames import SpeakerOutput, valid_frames
 
 MAX_ENUMERATED = 6  # speakers: 720 permutations
@@ -52,6 +53,8 @@ class DiarizationLoss:
 
 def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5) -> DiarizationLoss:
     """The loss of any diarizer of `models`; targets as the logits, (batch, frames, speakers)."""
+    if isinstance(output.for_loss, SpeechTypes):
+        return aed_loss(output.logits, output.for_loss, targets, output.lengths)
     if output.existence is not None:
         return eda_loss(output.logits, output.existence, targets, output.lengths)
     return hybrid_loss(output.logits, targets, output.lengths, alpha)
@@ -92,6 +95,22 @@ def eda_loss(
     weights = counted / counted.sum(dim=1, keepdim=True) / len(counted)
     count = cross_entropy(existence, index < n_present, weights)
     return replace(loss, total=loss.total + existence_weight * count, existence=count.detach())
+
+
+def aed_loss(logits: Tensor, types: SpeechTypes, targets: Tensor, lengths: Tensor | None = None) -> DiarizationLoss:
+    """AED-EEND (Chen et al. 2024): cross-entropy of the enrolled speakers, in the order of their enrolment, and of the
+    speech types (silence, one speaker, overlap).
+
+    Teacher forcing gives the order, so nothing is permuted; the permutation of PIL is found for the log only.
+    """
+    pairs = pair_targets(logits, targets, lengths, present_only=True)
+    targets = silence_padding(targets, lengths)
+    speakers = cross_entropy(logits, targets, mean_weights(logits, lengths, types.enrolled))
+    n_active = targets.sum(dim=2)
+    wanted = torch.stack([n_active == 0, n_active == 1, n_active > 1], dim=2)
+    total = speakers + cross_entropy(types.logits, wanted, mean_weights(types.logits, lengths))
+    in_order = share_in_order(pairs.best_of_arrival, pairs.present)
+    return DiarizationLoss(total, speakers.detach(), speakers.detach(), pairs.permutation, in_order)
 
 
 class SortedTargets(NamedTuple):
