@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sortk.cli.options import FILE, with_verbosity
+from sortk.cli.options import FILE, given_only, with_verbosity
+from sortk.cli.scores import DER_OPTIONS
 
 
 @click.command()
-@click.option("--exp", type=FILE, required=True, help="The experiment's folder, such as exp/mini.")
-@click.option("--out", type=FILE, help="The page to write; report.html in the folder of stage 8 if it is not given.")
+@click.option("--exp", type=FILE, help="The experiment's folder, such as exp/mini.")
+@click.option("--ref", type=FILE, help="Instead of an experiment: a reference, as RTTM, STM, CTM or SegLST.")
+@click.option("--hyp", "hyps", type=FILE, multiple=True, help="A system's output for REF; repeat it for each system.")
+@click.option("--audio", type=FILE, metavar="DIR", help="Recordings of the sessions' names, to listen to.")
+@DER_OPTIONS
+@click.option("--out", type=FILE, help="The page to write; of an experiment, by default report.html of stage 8.")
 @with_verbosity
-def report(exp: Path, out: Path | None) -> None:
-    """Write all that an experiment holds as one HTML page that needs no network.
+def report(
+    exp: Path | None,
+    ref: Path | None,
+    hyps: Sequence[Path],
+    audio: Path | None,
+    uem: Path | None,
+    out: Path | None,
+    **given: Any,
+) -> None:
+    """Write one HTML page that needs no network, of an experiment or of anyone's files.
 
-    Tables, training curves, the search for postprocessing, data, and a browser of the scored sessions with sound.
-    Stages that have not been run are left out. Prints the path of the page.
+    Of an experiment: tables, training curves, tuning, data, and a browser of the scored sessions with sound; stages
+    that have not been run are left out. Of a reference and hypotheses: error rates side by side, and where each system
+    is wrong. Prints the path of the page.
 
     Example: sortk report --exp exp/mini
-    """
-    from sortk.stages import report_experiment
 
-    click.echo(report_experiment(exp, out))
+    Example: sortk report --ref ref.rttm --hyp a.rttm --hyp b.rttm --audio recordings --out page.html
+    """
+    if exp is not None:
+        if ref or hyps or audio or uem or any(given.values()):
+            raise click.UsageError("--exp goes with --out only: the other options are for --ref and --hyp")
+        from sortk.stages import report_experiment
+
+        click.echo(report_experiment(exp, out))
+        return
+    if ref is None or not hyps or out is None:
+        raise click.UsageError("give --exp, or --ref, --hyp and --out")
+    from sortk.formats.files import atomic_text
+    from sortk.options import read_options
+    from sortk.report.comparison import format_comparison
+    from sortk.scoring.der_counts import DerOptions
+
+    options = read_options(DerOptions, given_only(given), "options")
+    page = format_comparison(ref, hyps, uem, audio, options, f"sortk {shlex.join(sys.argv[1:])}")
+    with atomic_text(out) as file:
+        file.write(page)
+    click.echo(out)

@@ -170,6 +170,7 @@ function results() {
       make("dl", {}, Object.entries(TERMS).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]))));
 }
 
+const rowName = (row) => (data.kind === "comparison" ? row.system : `${row.test_set}, ${row.postprocessing}`);
 const systemName = (row) => (row.variant ? `${row.system} (${row.variant})` : row.system);
 
 function derTable(rows) {
@@ -182,10 +183,12 @@ function derTable(rows) {
     cells[`${row.test_set} all`] = row.overall.der;
     lines.set(key, cells);
   }
-  const body = [...lines].map(([key, cells]) => [...JSON.parse(key), ...columns.map((column) => percent(cells[column]))]);
+  const isProcessed = rows.some((row) => row.postprocessing);
+  const body = [...lines].map(([key, cells]) => [...JSON.parse(key).slice(0, isProcessed ? 2 : 1), ...columns.map((column) => percent(cells[column]))]);
   const settings = [...new Set(rows.map((row) => `${row.test_set}: collar ${row.settings.collar} s on each side, overlap ${row.settings.skip_overlap ? "not " : ""}scored, UEM ${row.settings.uem}, scorer ${row.settings.scorer}`))];
-  return panel(["Diarization error rate (", term("DER"), ", %)"], table(["system", "postprocessing", ...columns], body, 2),
-    make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text))));
+  return panel(["Diarization error rate (", term("DER"), ", %)"], table(["system", ...(isProcessed ? ["postprocessing"] : []), ...columns], body, isProcessed ? 2 : 1),
+    make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text)),
+      Object.entries(data.notes ?? {}).flatMap(([name, notes]) => notes.map((note) => make("li", {}, rows.length > 1 ? `${name}: ${note}` : note)))));
 }
 
 const PARTS = ["miss", "false_alarm", "confusion"];
@@ -193,11 +196,11 @@ const PARTS = ["miss", "false_alarm", "confusion"];
 function bySpeakers(rows) {
   const bars = rows.flatMap((row) => Object.entries({ ...row.by_speakers, all: row.overall }).map(([n, counts]) => ({ row, n, counts })));
   bars.sort((a, b) => (a.n === "all") - (b.n === "all") || a.n - b.n);
-  const several = new Set(rows.map((row) => row.system)).size > 1 || new Set(rows.map((row) => row.test_set)).size > 1;
+  const several = (data.kind !== "comparison" && new Set(rows.map((row) => row.system)).size > 1) || new Set(rows.map((row) => row.test_set)).size > 1;
   return panel("DER by number of speakers", errorLegend(`a full bar is ${percent(BAR_SCALE, 0)} %`),
     make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.3rem .7rem;align-items:center" },
       bars.slice(0, 40).flatMap(({ row, n, counts }) => [
-        make("span", { class: "small" }, `${several ? `${row.test_set}, ` : ""}${n === "all" ? "all" : plural(+n, "speaker")}, ${row.postprocessing}`),
+        make("span", { class: "small" }, `${several ? `${row.test_set}, ` : ""}${n === "all" ? "all" : plural(+n, "speaker")}, ${row.postprocessing || row.system}`),
         errorBar(counts, "14px"),
         make("b", { class: "small", style: "text-align:right" }, `${percent(counts.der, 1)} %`)])));
 }
@@ -215,7 +218,7 @@ function derParts(rows) {
   const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
     ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
     ["right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
-  return panel("DER breakdown (%)", table(["", ...rows.map((row) => `${row.test_set}, ${row.postprocessing}`)],
+  return panel("DER breakdown (%)", table(["", ...rows.map(rowName)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
 
@@ -234,12 +237,13 @@ function werTable(rows) {
 function cards() {
   const found = [];
   const best = data.der?.filter((row) => !row.variant).at(-1);
-  if (best) found.push([`${percent(best.overall.der, 1)} %`, `DER on ${best.test_set}, postprocessing ${best.postprocessing}`]);
+  if (data.kind === "comparison") found.push(...data.der.slice(0, 6).map((row) => [`${percent(row.overall.der, 1)} %`, `DER of ${row.system}`]));
+  else if (best) found.push([`${percent(best.overall.der, 1)} %`, `DER on ${best.test_set}, postprocessing ${best.postprocessing}`]);
   for (const metric of ["cpwer", "wer"]) {
     const row = data.wer?.find((one) => one.settings.metric === metric && !one.variant);
     if (row) found.push([`${percent(row.overall.errors / row.overall.words, 1)} %`, `${metric === "wer" ? "WER" : "cpWER"} on ${row.test_set}`]);
   }
-  if (best) found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the right number of speakers"]);
+  if (best && data.kind !== "comparison") found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the right number of speakers"]);
   if (data.kind === "recording") found.push(...recordingCards(data.sessions[0].view));
   else if (data.sessions?.length) found.push([String(data.sessions.length), data.sessions.length === 1 ? "scored session" : "scored sessions"]);
   const train = data.simulation?.sets.find((set) => set.set === "train");
@@ -424,10 +428,11 @@ class SessionView {
 
   head() {
     const row = this.row, parts = [];
-    if (row.der != null) parts.push(make("b", {}, term("DER"), ` ${percent(row.der)} %`), ...ERRORS.map(([name], index) => [term(name), ` ${percent(row[PARTS[index]])} %`]));
+    if (row.der != null && !row.systems) parts.push(make("b", {}, term("DER"), ` ${percent(row.der)} %`), ...ERRORS.map(([name], index) => [term(name), ` ${percent(row[PARTS[index]])} %`]));
     if (row.cpwer != null) parts.push([term("cpWER"), ` ${percent(row.cpwer, 1)} %`]);
-    for (const system of row.systems ?? []) parts.push(`${system.name}: ${percent(system.der)} %`);
-    if (row.ref_speakers != null) parts.push(`${row.hyp_speakers} of ${row.ref_speakers} speakers found`);
+    for (const system of row.systems ?? []) parts.push([`${system.name}: `, make("b", {}, term("DER"), ` ${percent(system.der)} %`)]);
+    if (row.systems) parts.push(plural(row.ref_speakers, "speaker"));
+    else if (row.ref_speakers != null) parts.push(`${row.hyp_speakers} of ${row.ref_speakers} speakers found`);
     else if (row.hyp_speakers != null) parts.push(plural(row.hyp_speakers, "speaker"));
     return make("div", { class: "head" }, make("h3", {}, row.id), parts.map((part) => make("span", { class: "small" }, part)));
   }
@@ -901,9 +906,11 @@ const ORDERS = {
   "worst DER": (a, b) => (b.der ?? -1) - (a.der ?? -1),
   "best DER": (a, b) => (a.der ?? 9) - (b.der ?? 9),
   "worst cpWER": (a, b) => (b.cpwer ?? -1) - (a.cpwer ?? -1),
+  "largest difference": (a, b) => difference(b) - difference(a),
   name: (a, b) => a.id.localeCompare(b.id),
   "with sound": (a, b) => !!b.view?.audio - !!a.view?.audio || (b.der ?? -1) - (a.der ?? -1),
 };
+const difference = ({ systems = [] }) => Math.max(0, ...systems.map((one) => one.der ?? 0)) - Math.min(...systems.map((one) => one.der ?? 0), 9);
 let view = null, shown = [], current = null;
 
 function sessions() {
@@ -913,7 +920,7 @@ function sessions() {
   shown = data.sessions;
   if (data.kind === "recording") return make("section", { id: "sessions" }, make("div", { class: "browser alone" }, place));
   const rows = make("div", { class: "rows", id: "rows" }), count = make("span", { class: "small soft", id: "count" });
-  const known = Object.keys(ORDERS).filter((name) => name !== "worst cpWER" || data.sessions.some((row) => row.cpwer != null));
+  const known = Object.keys(ORDERS).filter((name) => (name !== "worst cpWER" || data.sessions.some((row) => row.cpwer != null)) && (name !== "largest difference" || data.sessions.some((row) => row.systems)));
   const list = () => {
     const wanted = search.value.trim().toLowerCase();
     shown = data.sessions.filter((row) => row.id.toLowerCase().includes(wanted) && filters.every(([key, select]) => !select.value || String(row[key]) === select.value)).sort(ORDERS[order.value]);
@@ -942,7 +949,7 @@ function exportSessions() {
 
 function sessionRow(row) {
   row.element = make("button", { class: "row", onclick: () => choose(row, true) },
-    make("span", { class: "name", title: row.id }, row.view?.audio ? "♪ " : "", row.id), make("span", { class: "rate" }, row.der == null ? "–" : `${percent(row.der, 1)} %`),
+    make("span", { class: "name", title: row.id }, row.view?.audio ? "♪ " : "", row.id), make("span", { class: "rate" }, row.systems ? `${row.systems.map((one) => percent(one.der, 1)).join(" / ")} %` : row.der == null ? "–" : `${percent(row.der, 1)} %`),
     make("span", { class: "more" }, errorBar(row), make("span", { title: "speakers found / speakers in the reference" }, `${row.hyp_speakers}/${row.ref_speakers} spk`)));
   return row.element;
 }

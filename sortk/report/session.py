@@ -10,7 +10,7 @@ from typing import Any
 
 from sortk.formats.annotation import is_annotated, session_segments
 from sortk.formats.posteriors import Posteriors
-from sortk.records import SAMPLE_RATE, Segment, Session
+from sortk.records import SAMPLE_RATE, Region, Segment, Session
 from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_sound
 from sortk.scoring.der import read_references
 from sortk.scoring.der_counts import DerOptions
@@ -35,8 +35,25 @@ def describe_session(
     return {
         "duration": round(session.duration if session.duration is not None else max(ends, default=1.0), PLACES),
         "offset": round(session.offset, PLACES),
-        "reference": _lanes(reference),
-        "hypothesis": _lanes(heard),
+        "reference": describe_lanes(reference),
+        **describe_errors(heard, errors),
+        "spoken": describe_words(spoken),
+        "heard": describe_words([word.shift(-session.offset) for word in words]),
+        "posteriors": _posteriors(posteriors),
+    }
+
+
+def describe_system(
+    reference: Sequence[Segment], heard: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
+) -> dict[str, Any]:
+    """Return what a system found in a session, and where that differs from the reference."""
+    return describe_errors(heard, find_errors(reference, heard, uem, options))
+
+
+def describe_errors(heard: Sequence[Segment], errors: SessionErrors) -> dict[str, Any]:
+    """Return the lanes of a hypothesis, for whom its speakers stand, and the places of its errors."""
+    return {
+        "hypothesis": describe_lanes(heard),
         "mapping": dict(errors.mapping),
         "marks": [
             [
@@ -49,9 +66,6 @@ def describe_session(
             ]
             for mark in errors.marks
         ],
-        "spoken": _words(spoken),
-        "heard": _words([word.shift(-session.offset) for word in words]),
-        "posteriors": _posteriors(posteriors),
     }
 
 
@@ -72,15 +86,16 @@ def _compare(
     return reference, find_errors(reference, heard, uem[session.session_id] if uem else None, options)
 
 
-def _lanes(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    """A lane per speaker, by arrival."""
+def describe_lanes(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """Return a lane per speaker, by arrival."""
     return [
         {"speaker": speaker, "turns": [[round(to_seconds(edge), PLACES) for edge in turn] for turn in turns]}
         for speaker, turns in speaker_turns(segments).items()
     ]
 
 
-def _words(words: Sequence[Segment]) -> list[list[Any]]:
+def describe_words(words: Sequence[Segment]) -> list[list[Any]]:
+    """Return words, or longer stretches of text, with speakers and times."""
     ordered = sorted(words, key=lambda word: (word.start, word.end))
     return [[word.speaker, round(word.start, PLACES), round(word.end, PLACES), word.text] for word in ordered]
 

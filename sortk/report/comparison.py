@@ -1,0 +1,140 @@
+"""The page of any reference and any systems' hypotheses: rates side by side, and where each system is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sortk.formats import audio
+from sortk.formats.convert import stream_segments
+from sortk.formats.detect import detect
+from sortk.formats.files import files_in
+from sortk.formats.objects import id_of
+from sortk.records import Region, Segment, Session
+from sortk.report.experiment import Budget, worst_middle_best
+from sortk.report.page import encode_data, format_page
+from sortk.report.session import describe_lanes, describe_sound, describe_system, describe_words
+from sortk.scoring.compare import name_systems
+from sortk.scoring.der import as_json, read_regions, read_segments, score_der
+from sortk.scoring.der_counts import DerOptions
+
+Segmented = Mapping[str, Sequence[Segment]]
+
+
+def format_comparison(
+    ref: Path,
+    hyps: Sequence[Path],
+    uem_path: Path | None = None,
+    audio_dir: Path | None = None,
+    options: DerOptions | None = None,
+    command: str = "",
+    budget: Budget | None = None,
+) -> str:
+    """Return the page of files or folders in RTTM, STM, CTM or SegLST; `audio_dir` has recordings of those names.
+
+    `command` is shown as what made the page.
+    """
+    options = options or DerOptions()
+    references, uem = _read(ref), read_regions(uem_path) if uem_path else None
+    systems = {name: _read(path) for name, path in zip(name_systems(hyps), hyps, strict=True)}
+    scores = {name: as_json(score_der(references, found, uem, options)) for name, found in systems.items()}
+    rows = [_describe_row(session_id, scores) for session_id in next(iter(scores.values()))["sessions"]]
+    rows.sort(key=lambda row: -(row["der"] or 0.0))
+    recordings = _find_recordings(audio_dir, [row["id"] for row in rows]) if audio_dir else {}
+    _add_views(rows, references, systems, uem, recordings, options, budget or Budget())
+    notes = {name: score["notes"] for name, score in scores.items() if score["notes"]}
+    title = ref.name.removesuffix(".gz").removesuffix(".rttm")
+    der = [_describe_rates(name, score, title) for name, score in scores.items()]
+    data = {"kind": "comparison", "title": title, "command": command, "der": der, "sessions": rows, "notes": notes}
+    return format_page(f"sortk: {title}", data)
+
+
+def _read(path: Path) -> Segmented:
+    found = detect(path)
+    if found == "rttm":
+        return read_segments(path)
+    if found not in ("stm", "ctm", "seglst"):
+        raise ValueError(f"{path}: is {found}; a page is made from RTTM, STM, CTM or SegLST")
+    sessions: dict[str, list[Segment]] = {}
+    for segment in stream_segments(path, found):
+        sessions.setdefault(segment.session_id, []).append(segment)
+    return sessions
+
+
+def _find_recordings(folder: Path, session_ids: Sequence[str]) -> dict[str, Path]:
+    """Return the recordings of sessions; ValueError if there is none at all, as then their names are others."""
+    suffixes = (*audio.SUFFIXES, *(suffix.upper() for suffix in audio.SUFFIXES))
+    names = {id_of(file): file for file in files_in(folder, *suffixes)}
+    found = {session_id: names[session_id] for session_id in session_ids if session_id in names}
+    if not found and session_ids:
+        raise ValueError(
+            f"{folder}: has no recording of any session; sessions are called {session_ids[0]!r}, "
+            f"recordings {next(iter(names))!r}"
+        )
+    return found
+
+
+def _describe_rates(name: str, score: Mapping[str, Any], test_set: str) -> dict[str, Any]:
+    overall = dict(score["overall"])
+    return {
+        "system": name,
+        "test_set": test_set,
+        "postprocessing": "",
+        "settings": score["settings"],
+        "overall": overall | {"interval": overall.pop("der_interval_95")},
+        "by_speakers": score["by_speakers"],
+    }
+
+
+def _describe_row(session_id: str, scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the line of a session in the list: the rates of the first system, and the DER of all."""
+    own = {name: score["sessions"][session_id] for name, score in scores.items()}
+    first = next(iter(own.values()))
+    keys = ("der", "miss", "false_alarm", "confusion", "scored_seconds", "ref_speakers", "hyp_speakers")
+    systems = [{"name": name, "der": counts["der"]} for name, counts in own.items()]
+    return {"id": session_id, **{key: first[key] for key in keys}} | ({"systems": systems} if len(own) > 1 else {})
+
+
+def _add_views(
+    rows: Sequence[dict[str, Any]],
+    references: Segmented,
+    systems: Mapping[str, Segmented],
+    uem: Mapping[str, Sequence[Region]] | None,
+    recordings: Mapping[str, Path],
+    options: DerOptions,
+    budget: Budget,
+) -> None:
+    view_bytes, sound_bytes, n_heard = budget.view_bytes, budget.sound_bytes, 0
+    for row in worst_middle_best(list(rows)):
+        name = row["id"]
+        reference, regions = references[name], uem[name] if uem else None
+        found = {system: list(segments.get(name, ())) for system, segments in systems.items()}
+        seconds = audio.info(recordings[name]).seconds if name in recordings else 0.0
+        ends = [segment.end for segment in (*reference, *(one for own in found.values() for one in own))]
+        described = [
+            {"name": system, **describe_system(reference, own, regions, options)} for system, own in found.items()
+        ]
+        # Words are written under the names of the reference speakers for whom the system's speakers stand.
+        mapping, first = described[0]["mapping"], next(iter(found.values()))
+        heard = [replace(one, speaker=mapping.get(one.speaker, one.speaker)) for one in first if one.text]
+        view = {
+            "duration": round(max([seconds, *ends], default=1.0) or 1.0, 3),
+            "offset": 0.0,
+            "reference": describe_lanes(reference),
+            **{key: described[0][key] for key in ("hypothesis", "mapping", "marks")},
+            **({"systems": described} if len(described) > 1 else {}),
+            "spoken": describe_words([segment for segment in reference if segment.text]),
+            "heard": describe_words(heard),
+            "posteriors": None,
+        }
+        view_bytes -= len(encode_data(view))
+        if view_bytes < 0:
+            break
+        row["view"] = view
+        if name in recordings and n_heard < budget.heard_sessions:
+            sound = describe_sound(Session(name, recordings[name]), budget.heard_seconds)
+            if len(sound["audio"]) <= sound_bytes:
+                sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
+                view |= sound
