@@ -156,6 +156,6 @@ def test_a_damaged_file_is_one_sentence_that_names_it(made_up: Path, tmp_path: P
     shutil.copytree(made_up, tmp_path / "exp")
     (tmp_path / "exp" / name).write_bytes(content)
     try:
-        format_report(open_experiment(tmp_path / "exp"))
+        format_report(open_experiment(tmp_path / "exp", folder_names()))
     except (ValueError, OSError) as error:
         assert Path(name).name in str(error)
