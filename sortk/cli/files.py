@@ -44,14 +44,18 @@ def convert(source: Path, target: Path, to: str, force: bool) -> None:
 def validate(files: Sequence[Path]) -> None:
     """Check files of any format that sortk knows; a line each says what is in them.
 
-    Example: sortk validate ref.rttm train.jsonl
+    A folder of recordings with their annotation is checked as `sortk prepare sessions` does it, without writing.
+
+    Example: sortk validate ref.rttm train.jsonl my-data
     """
+    from sortk.corpora import own_sessions
     from sortk.formats.validate import validate as validate_file
 
     failures = Failures()
     for path in files:
         try:
-            click.echo(f"{path}: {validate_file(path)}")
+            described = own_sessions.describe(path) if own_sessions.is_own_data(path) else validate_file(path)
+            click.echo(f"{path}: {described}")
         except BrokenPipeError:
             raise
         except (ValueError, OSError) as error:

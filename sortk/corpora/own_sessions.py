@@ -13,7 +13,9 @@ the recordings are divided at random, each with all its sessions; then a speaker
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,17 +23,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from sortk.corpora.calls import find_files
+from sortk.corpora.options import PrepareOptions
 from sortk.corpora.recorded import Parts, Recorded, need_file
 from sortk.corpora.splits import share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
-from sortk.formats.files import read_lines
+from sortk.formats.detect import lists_in
+from sortk.formats.files import quote, read_lines
+from sortk.formats.objects import id_of
 from sortk.records import Region, RunJobs, Segment, Session
 
 log = logging.getLogger(__name__)
 
 Entry = TypeVar("Entry", Segment, Region)
 
+TOLERANCE = 0.5  # seconds by which annotation may outlast its audio: annotators round up
 PART_NAMES = ("train", "dev", "valid", "test")
 
 
@@ -58,6 +64,29 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
     for session in sessions:
         parts.setdefault(split_of[ids[session.audio_path.resolve()]], []).append(session)
     return parts
+
+
+def is_own_data(folder: Path) -> bool:
+    """Whether `sortk prepare sessions` would look for recordings here, and the folder is not a stage's output."""
+    if not folder.is_dir() or lists_in(folder):
+        return False
+    if (folder / "wav.scp").is_file() or (folder / "train" / "wav.scp").is_file():
+        return True
+    return any(path.suffix.lower() in audio.SUFFIXES for path in find_files(folder))
+
+
+def describe(folder: Path) -> str:
+    """Return what `sortk prepare sessions` would write of a folder, without writing; it raises the same errors."""
+    options = PrepareOptions()
+    found = []
+    for part, sessions in read(folder, map, options.valid_fraction, options.test_fraction, 0).items():
+        speakers = {segment.speaker for session in sessions for segment in session.segments}
+        hours = sum(session.duration for session in sessions) / 3600
+        words = sum(len(segment.text.split()) for session in sessions for segment in session.transcript)
+        counts = [(len(sessions), "session"), (len(speakers), "speaker"), *([(words, "word")] if words else [])]
+        numbers = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
+        found.append(f"{part} {', '.join(numbers)}, {hours:.2f} h")
+    return "; ".join(found)
 
 
 def _check_parts(corpus_dir: Path, found: Mapping[str, Path]) -> None:
@@ -146,6 +175,9 @@ class Annotated:
 
 def _read_recording(found: Annotated) -> Recorded:
     seconds = audio.info(found.audio_path).seconds
+    end = max((segment.end for segment in (*found.segments, *found.transcript)), default=0.0)
+    if end > seconds + TOLERANCE:
+        raise ValueError(f"{found.audio_path}: ends at {seconds:g} s, but its annotation at {end:g} s")
     regions = found.regions or ([Region(found.session_id, 0.0, seconds)] if found.ignored else [])
     return Recorded(
         found.session_id,
@@ -180,16 +212,16 @@ def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[Recorded]:
 
 
 def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Recorded]:
-    recordings = {path.stem: Annotated(path.stem, path) for path in _find_recordings(folder)}
+    recordings = {id_of(path): Annotated(id_of(path), path) for path in _find_recordings(folder)}
     files = find_files(corpus_dir)
-    known = {path.stem for path in files if path.suffix.lower() in audio.SUFFIXES}
+    known = {id_of(path): path for path in files if path.suffix.lower() in audio.SUFFIXES}
     for path in files:
         if path.suffix == ".rttm":
             _hand_out(rttm.read(path), path, recordings, known, lambda found: found.segments)
         elif path.suffix == ".stm":
             _hand_out(stm.read(path), path, recordings, known, lambda found: found.transcript)
             _hand_out(stm.read_ignored(path), path, recordings, known, lambda found: found.ignored)
-        elif path.suffix == ".json" and path.stem in known:  # other JSON may be anything
+        elif path.suffix == ".json" and id_of(path) in known:  # other JSON may be anything
             _hand_out(seglst.read(path), path, recordings, known, lambda found: found.transcript)
         elif path.suffix == ".uem":
             _hand_out(uem.read(path), path, recordings, known, lambda found: found.regions)
@@ -207,9 +239,9 @@ def _find_recordings(folder: Path) -> list[Path]:
         raise FileNotFoundError(f"{folder}: no recording (*.wav, *.flac, ...) here or below, and no wav.scp")
     by_name: dict[str, Path] = {}
     for path in paths:
-        if other := by_name.get(path.stem):
-            raise ValueError(f"{path} and {other} are both session {path.stem}; rename one of them")
-        by_name[path.stem] = path
+        if other := by_name.get(id_of(path)):
+            raise ValueError(f"{path} and {other} are both session {id_of(path)}; rename one of them")
+        by_name[id_of(path)] = path
     return paths
 
 
@@ -217,7 +249,7 @@ def _hand_out(
     entries: Sequence[Entry],
     path: Path,
     recordings: dict[str, Annotated],
-    known: set[str],
+    known: Mapping[str, Path],
     place: Callable[[Annotated], list[Entry]],
 ) -> None:
     """Puts the lines of a file to the recordings that they are about, which may be in another part."""
@@ -225,6 +257,22 @@ def _hand_out(
         if entry.session_id in recordings:
             place(recordings[entry.session_id]).append(entry)
         elif entry.session_id not in known:
+            nearest = _find_nearest(entry.session_id, known)
             raise FileNotFoundError(
-                f"{path}: is about session {entry.session_id}, but there is no recording of that name"
+                f"{path}: is about session {quote(entry.session_id)}, but there is no recording of that name"
+                + (f"; the nearest is {known[nearest].name}, whose session is {quote(nearest)}" if nearest else "")
             )
+
+
+def _find_nearest(session_id: str, known: Iterable[str]) -> str | None:
+    """Return the session that was probably meant: in other case, with the suffix of its file, or almost the same."""
+    simple = {_simplify(name): name for name in known}
+    wanted = _simplify(session_id)
+    close = [wanted] if wanted in simple else difflib.get_close_matches(wanted, simple, n=1)
+    return simple[close[0]] if close else None
+
+
+def _simplify(session_id: str) -> str:
+    lower = session_id.lower()
+    stem, dot, suffix = lower.rpartition(".")
+    return re.sub(r"[\s_-]+", "_", stem if dot and f".{suffix}" in audio.SUFFIXES else lower)

@@ -29,7 +29,10 @@ def validate(path: Path) -> str:
     """Such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`; of a stage's folder, each of its lists."""
     found = detect(path)
     if found == "lists":
-        return "; ".join(f"{file.relative_to(path)}: {validate(file)}" for file in lists_in(path))
+        # A corpus of sessions has a sources.jsonl without lines, a corpus of utterances manifests without lines.
+        lists = {file: file.stat().st_size > 0 for file in lists_in(path)}
+        parts = [f"{file.relative_to(path)}: {validate(file) if filled else 'empty'}" for file, filled in lists.items()]
+        return "; ".join(parts)
     if found == "uem":
         return _describe_uem(path)
     if found == "manifest":

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from miniatures import write_audio, write_text
 
 from sortk.cli import main
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_one_sentence_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"a\.wav: no RTTM, STM or SegLST file in this folder names session a"):
         read_all(tmp_path)
     write_text(tmp_path / "a.rttm", RTTM.format("a") + RTTM.format("other"))
-    with pytest.raises(FileNotFoundError, match=r"a\.rttm: is about session other, but there is no recording"):
+    with pytest.raises(FileNotFoundError, match=r"a\.rttm: is about session 'other', but there is no recording"):
         read_all(tmp_path)
     write_audio(tmp_path / "more" / "a.wav", 1.0)
     with pytest.raises(ValueError, match=r"a\.wav and .*a\.wav are both session a; rename one"):
@@ -228,3 +228,63 @@ def test_a_folder_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
     assert "a name is not UTF-8: " in result.output and "caf\\udce9" in result.output and "rename" in result.output
+
+
+def check(folder: Path) -> Result:
+    return CliRunner().invoke(main, ["validate", str(folder)])
+
+
+def write_sessions(folder: Path, *names: str) -> None:
+    for name in names:
+        write_audio(folder / f"{name}.wav", 3.0)
+        write_text(folder / f"{name}.rttm", RTTM.format(name))
+
+
+def test_validate_says_what_prepare_would(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_sessions(data, "a", "b", "c")
+    write_text(data / "words.stm", "b 1 ann 0.50 1.50 so here we go\n")  # RTTM and STM, as the README recommends
+    before = sorted(tmp_path.rglob("*"))
+    result = check(data)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[1:3] for line in result.stdout.split(": ")[1].split(";")] == [["1", "session,"]] * 3
+    assert "4 words" in result.stdout and sorted(tmp_path.rglob("*")) == before
+    write_audio(data / "d.wav", 3.0)
+    result = check(data)
+    assert (
+        result.exit_code == 1 and "d.wav: no RTTM, STM or SegLST file in this folder names session d" in result.output
+    )
+
+
+def test_validate_knows_parts_and_the_output_of_prepare(tmp_path: Path) -> None:
+    for part, name in (("train", "a"), ("dev", "b"), ("test", "c")):
+        write_sessions(tmp_path / "data" / part, name)
+    result = check(tmp_path / "data")
+    assert result.exit_code == 0 and "train 1 session, 2 speakers, 0.00 h; dev 1 session" in result.stdout
+    prepare = ["prepare", "sessions", "--corpus-dir", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, prepare).exit_code == 0
+    result = check(tmp_path / "out")
+    assert result.exit_code == 0 and "sources.jsonl: empty; test.jsonl: manifest, 1 session" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["Monday", "monday.wav", "mondey"])
+def test_an_id_that_is_almost_right_names_the_recording(tmp_path: Path, name: str) -> None:
+    write_audio(tmp_path / "monday.wav", 3.0)
+    write_text(tmp_path / "all.rttm", RTTM.format(name))
+    found = (
+        f"session '{name}', but there is no recording of that name; the nearest is monday.wav, whose session is 'mon"
+    )
+    assert found in check(tmp_path).output
+
+
+def test_blanks_in_file_names_are_underscores_in_ids(tmp_path: Path) -> None:
+    for name in ("my meeting", "b", "c"):
+        write_audio(tmp_path / f"{name}.wav", 3.0)
+    write_text(tmp_path / "all.rttm", "".join(RTTM.format(name) for name in ("my_meeting", "b", "c")))
+    assert check(tmp_path).exit_code == 0
+
+
+def test_annotation_beyond_the_end_of_the_audio_is_refused(tmp_path: Path) -> None:
+    write_sessions(tmp_path, "a", "b", "c")
+    write_audio(tmp_path / "a.wav", 1.0)
+    assert "a.wav: ends at 1 s, but its annotation at 2.75 s" in check(tmp_path).output
