@@ -63,6 +63,12 @@ REPLACE = click.option(
 @SPEAKERS
 @MIN_SPEAKERS
 @MAX_SPEAKERS
+@click.option(
+    "--enrol",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A sample of a voice, 5 to 15 s: this speaker gets the name (repeatable). Approximate.",
+)
 @click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
@@ -82,6 +88,7 @@ def diarize(
     speakers: int | None,
     min_speakers: int | None,
     max_speakers: int | None,
+    enrol: Sequence[str],
     int8: bool,
     probs: bool,
     plot: bool,
@@ -118,12 +125,20 @@ def diarize(
         raise click.UsageError("--probs and --plot need --out-dir")
     if out_dir is None and html:
         raise click.UsageError("--html needs --out-dir")
+    samples: dict[str, Path] = {}
+    for given in enrol:
+        name, equals, path = given.partition("=")
+        if not (name and equals and path) or name in samples:
+            wrong = "is enrolled twice" if name in samples else "is not NAME=FILE, such as alice=alice.wav"
+            raise click.BadParameter(f"{given!r} {wrong}", param_hint="--enrol")
+        samples[name] = Path(path)
     options = DiarizeOptions(
         streaming=streaming or (OWN_STEPS if live else None),
         max_speakers=max_speakers,
         postprocess=choose_postprocess(postprocess, model or SHIPPED_MODEL),
         min_speakers=min_speakers,
         speakers=speakers,
+        enrol=samples,
     )
     if model is None:
         log.info(

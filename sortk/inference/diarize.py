@@ -31,6 +31,7 @@ from sortk.formats.hub import find_model
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
+from sortk.inference.enrol import EnrolledStream, name_columns, read_enrolment
 from sortk.inference.int8 import quantize
 from sortk.inference.load import POSTPROCESS_NAME, SHIPPED_MODEL, LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
@@ -71,6 +72,7 @@ class DiarizeOptions:
     postprocess: Postprocess = field(default_factory=Postprocess)
     min_speakers: int | None = None  # that a recording has; the likeliest of the silent ones are raised if need be
     speakers: int | None = None  # that a recording has, exactly: the strongest of the model's
+    enrol: Mapping[str, str | Path] = field(default_factory=dict)  # name -> sample of the voice, see enrol.py
 
     def __post_init__(self) -> None:
         for name in ("max_speakers", "min_speakers", "speakers"):
@@ -80,6 +82,10 @@ class DiarizeOptions:
             raise ValueError(f"min_speakers {self.min_speakers} is more than max_speakers {self.max_speakers}")
         if self.speakers is not None and (self.min_speakers is not None or self.max_speakers is not None):
             raise ValueError("speakers is an exact number: leave out min_speakers and max_speakers")
+        if self.enrol and self.speakers is not None:
+            raise ValueError("speakers does not go together with enrolled names: give max_speakers")
+        if self.max_speakers is not None and len(self.enrol) > self.max_speakers:
+            raise ValueError(f"{len(self.enrol)} speakers are enrolled, more than max_speakers {self.max_speakers}")
 
 
 class Diarizer:
@@ -91,8 +97,11 @@ class Diarizer:
         self._step: StreamingStep | None = None
         if isinstance(self.model, StreamableDiarizer):
             self._step = StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, loaded.streaming))
-        elif self.options.streaming is not None:
+        elif self.options.streaming is not None or self.options.enrol:
             raise ValueError(NOT_STREAMED)
+        n_speakers = self.model.options.n_speakers
+        self._enrolment = read_enrolment(self.options.enrol, n_speakers) if self.options.enrol else None
+        self.speaker_names = name_columns(list(self.options.enrol), n_speakers)
 
     @property
     def frame_seconds(self) -> float:
@@ -128,7 +137,9 @@ class Diarizer:
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""
-        found = name_segments(session.session_id, find_segments(probs, self.options.postprocess, self.frame_seconds))
+        found = name_segments(
+            session.session_id, find_segments(probs, self.options.postprocess, self.frame_seconds), self.speaker_names
+        )
         shifted = (segment.shift(session.offset) for segment in found)
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
@@ -152,6 +163,8 @@ class Diarizer:
         """For samples that come as time goes by: `Stream.hear` them, and `finish`. Speakers are not limited."""
         if self._step is None:
             raise ValueError(NOT_STREAMED)
+        if self._enrolment is not None:
+            return EnrolledStream(self._step, self._enrolment)
         return Stream(self._step)
 
     def limit_speakers(self, probs: Posteriors) -> Posteriors:
@@ -182,7 +195,7 @@ class Diarizer:
     def _is_whole(self, n_samples: int) -> bool:
         if self._step is None:
             return True
-        if self.options.streaming is not None or not self._step.model.whole_clips:
+        if self.options.streaming is not None or self._enrolment is not None or not self._step.model.whole_clips:
             return False
         return n_samples <= self._whole_seconds * SAMPLE_RATE
 

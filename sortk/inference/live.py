@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -33,7 +33,7 @@ READ_BYTES = 1 << 16  # at most so many at a time: two seconds
 def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -> Iterator[Segment]:
     """The segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
     stream = diarizer.stream()
-    settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds)
+    settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds, diarizer.speaker_names)
     for samples in read_pcm(file):
         probs = stream.hear(torch.from_numpy(samples)[None])
         yield from settled.hear(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
@@ -82,8 +82,14 @@ def _find_samples(head: bytes) -> int:
 class SettledSegments:
     """Posteriors in, a piece at a time; final segments out."""
 
-    def __init__(self, session_id: str, options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> None:
-        self._session_id, self._options, self._frame_seconds = session_id, options, frame_seconds
+    def __init__(
+        self,
+        session_id: str,
+        options: Postprocess,
+        frame_seconds: float = FRAME_SECONDS,
+        names: Sequence[str] = (),  # of the speakers; without them speaker_0 is the first, and so on
+    ) -> None:
+        self._session_id, self._options, self._frame_seconds, self._names = session_id, options, frame_seconds, names
         joined_seconds = max(options.pad_onset, 0) + max(options.pad_offset, 0) + options.min_duration_off
         self._n_settling = int(joined_seconds / frame_seconds) + 2  # frames of silence that nothing bridges
         self._speakers: list[_Speaker] = []
@@ -122,7 +128,8 @@ class SettledSegments:
         )
         found = find_all_segments(rows, self._options)
         times = zip(found.start.tolist(), found.end.tolist(), strict=True)
-        return [Segment(self._session_id, f"speaker_{index}", start, end) for start, end in times]
+        name = self._names[index] if self._names else f"speaker_{index}"
+        return [Segment(self._session_id, name, start, end) for start, end in times]
 
 
 class _Speaker:

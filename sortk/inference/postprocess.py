@@ -98,10 +98,10 @@ def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: 
     return [times[found.speaker == speaker] for speaker in range(probs.shape[1])]
 
 
-def name_segments(session_id: str, speakers: Sequence[Floats]) -> list[Segment]:
-    """What `find_segments` found, as records: speaker_0 is the model's first output, and so on."""
+def name_segments(session_id: str, speakers: Sequence[Floats], names: Sequence[str] = ()) -> list[Segment]:
+    """What `find_segments` found, as records. Without names, speaker_0 is the model's first output, and so on."""
     return [
-        Segment(session_id, f"speaker_{speaker}", start, end)
+        Segment(session_id, names[speaker] if names else f"speaker_{speaker}", start, end)
         for speaker, times in enumerate(speakers)
         for start, end in times.tolist()
     ]
