@@ -37,8 +37,8 @@ SECONDS_BETWEEN_LOG_LINES = 15.0
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use; macOS knows only how many there are."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Return how many cores this process may use; where the system does not say (macOS), how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_cluster(

@@ -5,6 +5,7 @@ Folders are not named, nor are hosts, users and environment variables: the outpu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -141,13 +142,23 @@ def examine_devices() -> Finding:
 
 def examine_memory() -> Finding:
     """What the machine has, and what is free of it."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (os.sysconf(name) * page / GB for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8") if Path("/proc/meminfo").exists() else ""
-    if available := re.search(r"^MemAvailable: +(\d+) kB", lines, re.MULTILINE):
-        free = int(available[1]) * 1024 / GB  # counts caches that would make room
+    total, free = _read_pages("SC_PHYS_PAGES"), _read_pages("SC_AVPHYS_PAGES")
+    with contextlib.suppress(OSError):  # Linux only
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8")
+        if available := re.search(r"^MemAvailable: +(\d+) kB", lines, re.MULTILINE):
+            free = int(available[1]) * 1024 / GB  # counts caches that would make room
+    if total is None or free is None:  # macOS does not say what is free
+        return Finding("memory", "unknown" if total is None else f"{total:.1f} GB")
     low = " (little: the 123M model takes about 2 GB)" if free < LITTLE_MEMORY_GB else ""
     return Finding("memory", f"{total:.1f} GB, {free:.1f} GB free{low}")
+
+
+def _read_pages(name: str) -> float | None:
+    """Return a number of memory pages in GB; None if the system does not have it by that name."""
+    try:
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") / GB
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def examine_disk(folder: Path) -> Finding:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -24,7 +23,7 @@ PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; that is n
 @contextlib.contextmanager
 def hold_for_writing(path: Path, title: str) -> Iterator[None]:
     """Alone; ValueError that says who has it if somebody writes or reads."""
-    with _open_locked(path, fcntl.LOCK_EX, title) as file:
+    with _open_locked(path, title) as file:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
         file.flush()
@@ -38,7 +37,7 @@ def hold_for_writing(path: Path, title: str) -> Iterator[None]:
 def hold_for_reading(path: Path, title: str) -> Iterator[None]:
     """Together with other readers: nobody replaces the folder meanwhile."""
     try:
-        file = _open_locked(path, fcntl.LOCK_SH, title)
+        file = _open_locked(path, title, shared=True)
     except OSError:  # a finished folder may lie where this process cannot write
         yield
         return
@@ -47,14 +46,14 @@ def hold_for_reading(path: Path, title: str) -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(BlockingIOError):  # the last reader clears up
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
                 path.unlink(missing_ok=True)
 
 
 def clear_left(path: Path) -> None:
     """Removes the file that a killed process has left; not if somebody holds it."""
     with contextlib.suppress(OSError, ValueError), _open(path, os.O_RDONLY) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(file)
         if os.path.samestat(os.fstat(file.fileno()), path.lstat()):  # else it is another's by now
             path.unlink()
 
@@ -63,7 +62,7 @@ def find_writer(path: Path) -> str:
     """Who writes right now; empty if nobody does."""
     try:
         with _open(path, os.O_RDONLY) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _lock(file, shared=True)
     except BlockingIOError:
         return _read_holder(path)
     except (OSError, ValueError):
@@ -71,12 +70,12 @@ def find_writer(path: Path) -> str:
     return ""
 
 
-def _open_locked(path: Path, kind: int, title: str) -> IO[str]:
+def _open_locked(path: Path, title: str, shared: bool = False) -> IO[str]:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         file = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            _lock(file, shared)
         except BlockingIOError:
             file.close()
             if time.monotonic() > give_up:
@@ -87,6 +86,18 @@ def _open_locked(path: Path, kind: int, title: str) -> IO[str]:
             if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
                 return file
         file.close()  # its last holder has removed it in the meantime
+
+
+def _lock(file: IO[str], shared: bool = False) -> None:
+    """Lock an open file; BlockingIOError if another process holds it, ValueError if the system has no such locks.
+
+    Only stages need locks: diarize, transcribe and score work without the module.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - Windows does not have it
+    except ImportError:
+        raise ValueError("stages need file locks, which this system does not have (fcntl cannot be imported)") from None
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _open(path: Path, flags: int) -> IO[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sortk.formats.audio import import_torchaudio
 from sortk.formats.tokens import Tokenizer
 from sortk.prepare.librispeechmix import ListedMixtures
 from sortk.prepare.pieces import SpeakerIndex
@@ -90,6 +91,8 @@ def check_data(data: TrainingData, phases: Sequence[PhaseOptions]) -> None:
             )
         if phase.simulated > 0 and (not data.speakers or data.simulate is None):
             raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
+        if phase.simulated > 0 and any(speed != 1 for speed in phase.speeds):
+            import_torchaudio(f"phase {phase.name!r}, which plays its sources at {len(phase.speeds)} speeds,")
 
 
 def recorded_source(
