@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -41,6 +40,8 @@ def working_on(study: Study, journal: Path) -> Iterator[None]:
     If no other process does, then the last trials, if they are said to be running, are those of killed ones. They have
     failed, and the next trial takes their place.
     """
+    import fcntl  # noqa: PLC0415 - where it is missing, all but stages and tuning works
+
     from optuna.trial import TrialState  # noqa: PLC0415
 
     with journal.open("rb") as file:
@@ -54,6 +55,8 @@ def working_on(study: Study, journal: Path) -> Iterator[None]:
 
 def _is_alone(file: int) -> bool:
     """Everybody who works on the study holds a shared lock on its journal (Optuna's own lock is another file)."""
+    import fcntl  # noqa: PLC0415 - see above
+
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
