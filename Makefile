@@ -64,8 +64,8 @@ screenshots: setup  ## pictures of the README, from the report of a finished rec
 	@command -v chromium > /dev/null || apt-get install --yes --quiet --no-install-recommends chromium
 	$(BIN)/python tests/report/screenshots.py $$($(BIN)/sortk report --quiet --exp $(EXP)) docs/pictures
 
-wheel: setup  ## a wheel in dist/
-	$(BIN)/python -m build --wheel
+wheel: setup  ## a wheel in dist/, with the recipes and the demo: pip install dist/*.whl
+	$(BIN)/python -m build --wheel --no-isolation
 
 clean:  ## remove what was built; experiments stay
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
