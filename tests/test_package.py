@@ -41,19 +41,24 @@ hidden = os.environ.get("HIDDEN", "").split()
 for name in hidden:
     if name == "macos":  # what Linux has and macOS does not; fcntl is missing on Windows
         sys.modules["fcntl"] = None
-        del os.sched_getaffinity, os.sched_setaffinity, os.sysconf_names["SC_AVPHYS_PAGES"]
-        find = ctypes.CDLL.__getattr__
+        del os.sched_getaffinity, os.sched_setaffinity
+        find, read_limit = ctypes.CDLL.__getattr__, os.sysconf
 
         def find_function(library, name):
             if name in ("mallopt", "malloc_trim", "prctl"):
                 raise AttributeError(name)
             return find(library, name)
 
+        def sysconf(name):
+            if name == "SC_AVPHYS_PAGES":
+                raise ValueError("unrecognized configuration name")
+            return read_limit(name)
+
         def hide_proc(event, arguments):
             if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith("/proc/"):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), arguments[0])
 
-        ctypes.CDLL.__getattr__ = find_function
+        ctypes.CDLL.__getattr__, os.sysconf = find_function, sysconf
         sys.addaudithook(hide_proc)
     else:
         sys.modules[name] = None  # an import raises ImportError
