@@ -50,7 +50,14 @@ README = PAGES[0]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<content>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- (?P<kind>runs|file)(?:, with |: )?(?P<detail>.*?) -->\s*$")
 COMPONENTS = re.compile(r"\|\||&&|[|;]|\$\(")
-OTHER_PROGRAMS = {"--constraint", "--from", "--local-dir", "--nproc-per-node", "--spec", "--tag"}  # of sbatch, uvx, hf ...
+OTHER_PROGRAMS = {
+    "--constraint",
+    "--from",
+    "--local-dir",
+    "--nproc-per-node",
+    "--spec",
+    "--tag",
+}  # of sbatch, uvx, hf ...
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="not a checkout")
 
