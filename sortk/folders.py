@@ -122,12 +122,7 @@ class Identity:
 
     def changes_since(self, marker: Mapping[str, Any]) -> list[str]:
         """Sentences on what differs from the run that wrote `marker`."""
-        then, now = _flatten(marker.get("settings", {})), _flatten(self.settings)
-        changed = [
-            f"{name} was {_show(then.get(name))}, is now {_show(now.get(name))}"
-            for name in sorted(then.keys() | now.keys())
-            if then.get(name) != now.get(name)
-        ]
+        changed = list(_compare("", marker.get("settings", {}), self.settings))
         inputs_then = marker.get("inputs", {})
         changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
         changed += [f"its input {name} is gone" for name in inputs_then if name not in self.inputs]
@@ -371,14 +366,24 @@ def _log_to(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _compare(name: str, then: Any, now: Any) -> Iterator[str]:
+    """Yield a sentence for each setting that differs, by its full name: `train_diar.phases.0.loop.steps was ...`."""
+    if then == now:
+        return
+    inner = f"{name}." if name else ""
+    if any(isinstance(value, Mapping) for value in (then, now)) and all(
+        value is None or isinstance(value, Mapping) for value in (then, now)
+    ):
+        old, new = then or {}, now or {}
+        for key in sorted(old.keys() | new.keys()):
+            yield from _compare(f"{inner}{key}", old.get(key), new.get(key))
+    elif isinstance(then, list) and isinstance(now, list) and any(isinstance(one, Mapping) for one in then + now):
+        if len(then) != len(now):
+            yield f"{name} had {len(then)} entries, now has {len(now)}"
+        for number, (old, new) in enumerate(zip(then, now, strict=False)):
+            yield from _compare(f"{inner}{number}", old, new)
+    else:
+        yield f"{name} was {_show(then)}, is now {_show(now)}"
 
 
 def _show(value: Any) -> str:

@@ -17,7 +17,7 @@ from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
 from sortk.run.stage import Stage, Task
-from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages
+from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages, write_script
 from sortk.slurm.queue import Queue, find_jobs, read_queue_patiently
 
 
@@ -109,8 +109,14 @@ class Experiment:
                 for experiment in (self, *self._shareable):  # it was downloaded: its content has become known
                     experiment._identities.clear()
 
-    def dry_run(self, stages: Sequence[Stage], force: bool, redo_done: bool) -> Iterator[str]:
-        """A line for each stage: what would be done, and why."""
+    def dry_run(
+        self,
+        stages: Sequence[Stage],
+        force: bool,
+        redo_done: bool,
+        command: Callable[[Stage, bool], Sequence[str]] | None = None,
+    ) -> Iterator[str]:
+        """Yield a line for each stage: what would be done, and why; with the `command` of a job, also its script."""
         for stage in stages:
             status = self.status(stage)
             if status.state == "done" and not redo_done:
@@ -122,6 +128,8 @@ class Experiment:
             else:
                 why = {"done": "--force", "missing": "not done yet"}.get(status.state, status.why)
                 yield f"{stage.title}: would run into {self.folder(stage).final} ({why})"
+                if command:
+                    yield from (f"    {line}" for line in write_script(self._make_job(stage, command)).splitlines())
 
     def run_stages(
         self,
@@ -186,10 +194,14 @@ class Experiment:
                 raise ValueError(f"{stage.title} reads {missing}")
             if status.state == "stale" and not force:
                 raise ValueError(f"{stage.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
-            options = self.recipe.cluster.of_stage(stage.name)
-            jobs[stage] = StageJob(stage.title, folder, command(stage, status.state == "stale"), options, stage.trains)
+            jobs[stage] = self._make_job(stage, command)
         submit_stages(list(jobs.values()))
         return jobs
+
+    def _make_job(self, stage: Stage, command: Callable[[Stage, bool], Sequence[str]]) -> StageJob:
+        is_stale = self.status(stage).state == "stale"
+        options = self.recipe.cluster.of_stage(stage.name)
+        return StageJob(stage.title, self.folder(stage), command(stage, is_stale), options, stage.trains)
 
     def watch(self, jobs: Mapping[Stage, StageJob]) -> Iterator[list[str]]:
         """A line for each stage now and then, until none of its jobs is in the queue; ValueError if one is not done."""

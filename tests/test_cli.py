@@ -245,6 +245,8 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     common = ("--recipe", "mini", "--variant", "debug", "--exp", tmp_path / "exp", "--set", "score.collar=0.3")
     exp = tmp_path / "exp" / "variant-debug"
     assert "stage 0 (prepare): would run" in sortk("run", *common, "--dry-run").stdout
+    jobs = sortk("run", *common, "--dry-run", "--cluster", "slurm", "--nj", 4).stdout  # no Slurm is asked
+    assert "    #SBATCH --job-name=sortk-05-train-diar" in jobs and " -m sortk stage 1 " in jobs
     assert "run stage 0 first" in failed(sortk("stage", 1, *common))
     result = sortk("run", *common)
     assert result.exit_code == 0, result.output

@@ -70,6 +70,18 @@ def test_another_key_is_refused_and_names_what_changed(tmp_path: Path, changed: 
     assert inspect_folder(folder, changed).state == "done"
 
 
+def test_of_a_list_of_tables_only_the_key_that_changed_is_named() -> None:
+    def make(steps: int, *more: dict[str, object]) -> Identity:
+        loop = {"steps": steps, "learning_rate": 1e-5}
+        return replace(FIRST, settings={"train": {"phases": [{"name": "long", "loop": loop}, *more]}, "rows": [1, 2]})
+
+    then = make(20).marker()
+    assert make(2000).changes_since(then) == ["train.phases.0.loop.steps was 20, is now 2000"]
+    assert make(20, {"name": "next"}).changes_since(then) == ["train.phases had 1 entries, now has 2"]
+    other = replace(FIRST, settings=make(20).settings | {"rows": [1]})
+    assert other.changes_since(then) == ["rows was [1, 2], is now [1]"]
+
+
 def test_a_failed_run_leaves_the_older_result_and_goes_on_from_its_partial(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "out")
     build_folder(folder, FIRST, fill)

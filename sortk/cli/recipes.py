@@ -113,6 +113,12 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
     selected = _select(range(first_number, last_number + 1), chosen)
     if chosen.submits:
         _submit_stages(chosen, *selected, wait=wait)
+    elif chosen.cluster == "slurm":
+        experiment, stages = selected
+        for line in experiment.dry_run(
+            stages, chosen.force, False, lambda stage, force: chosen.command(stage, experiment, force)
+        ):
+            click.echo(line)
     else:
         _run_stages(chosen, *selected)
 
