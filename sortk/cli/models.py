@@ -142,7 +142,7 @@ def diarize(
     )
     if model is None:
         log.info(
-            "using the small model that comes with sortk; NVIDIA's are better: --model FILE.nemo (%s on Hugging Face)",
+            "using the small model that comes with sortk; NVIDIA's are better: --model %s (see `sortk models`)",
             BETTER_MODEL,
         )
     diarizer = load(model, options, device, int8)
