@@ -51,8 +51,11 @@ def make_sets(exp: Path, corpora: Path, split: str) -> dict[str, list[Session]]:
 def read_excerpts(folder: Path) -> tuple[list[Session], dict[str, list[Segment]], dict[str, list[Region]]]:
     """Return the real excerpts, their reference and the regions to score."""
     references: dict[str, list[Segment]] = {}
-    for segment in rttm.read(folder / "ref_only_words.rttm"):
-        references.setdefault(segment.session_id, []).append(segment)
+    for name in ("ref_only_words.rttm", "ref_pyannote.rttm"):  # the second has what the first has not: a telephone call
+        by_session: dict[str, list[Segment]] = {}
+        for segment in rttm.read(folder / name):
+            by_session.setdefault(segment.session_id, []).append(segment)
+        references = by_session | references
     regions: dict[str, list[Region]] = {}
     for region in uem.read(folder / "all.uem"):
         regions.setdefault(region.session_id, []).append(region)
