@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +60,9 @@ class DiarizeOutputs:
                     file.write(draw_timeline(segments, title=session.session_id))
             if self.html:
                 with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
-                    file.write(format_recording(session, segments, probs, frame_seconds))
+                    file.write(
+                        format_recording(session, segments, probs, frame_seconds, f"sortk {shlex.join(sys.argv[1:])}")
+                    )
 
 
 def choose_writable(

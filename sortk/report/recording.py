@@ -16,9 +16,9 @@ HEARD_SECONDS = 720.0
 
 
 def format_recording(
-    session: Session, segments: Sequence[Segment], probs: Probs, frame_seconds: float = FRAME_SECONDS
+    session: Session, segments: Sequence[Segment], probs: Probs, frame_seconds: float = FRAME_SECONDS, command: str = ""
 ) -> str:
-    """Segments: times of the audio file, as in an RTTM."""
+    """Return the page; segments have times of the audio file, as in an RTTM, and `command` is shown as what made it."""
     if session.duration is None:
         session = replace(session, duration=audio.info(session.audio_path).seconds - session.offset)
     view = describe_session(session, segments, Posteriors(probs, frame_seconds)) | describe_sound(
@@ -27,5 +27,6 @@ def format_recording(
     speakers = len({segment.speaker for segment in segments})
     row = {"id": session.session_id, "hyp_speakers": speakers, "view": view}
     return format_page(
-        f"sortk: {session.session_id}", {"kind": "recording", "title": session.session_id, "sessions": [row]}
+        f"sortk: {session.session_id}",
+        {"kind": "recording", "title": session.session_id, "command": command, "sessions": [row]},
     )

@@ -226,6 +226,7 @@ def test_the_page_of_a_recording(tab: Tab, tmp_path: Path) -> None:
     tab.open(tmp_path / "a_3p3.html", width=400)
     assert tab.run(TITLE) == "a_3p3" and tab.run("document.querySelector('#rows')") is None
     cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
+    assert "made with sortk " in tab.run("document.querySelector('header.top').textContent")
     assert cards[0] == "0:03.3duration" and not any("scored" in card for card in cards)
     assert tab.run("document.documentElement.scrollWidth") <= 400
     tab.press(" ")
