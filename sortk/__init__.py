@@ -43,7 +43,7 @@ def load_diarizer(
     Call it with a path, or with samples, and get segments.
     Without a path it is the small model that comes with sortk (docs/model-card.md). `postprocess` is a preset
     ("callhome"), a postprocess.toml or a `Postprocess`; without it, the model's own is used. `settings` are the
-    fields of `DiarizeOptions`: speakers, min_speakers, max_speakers, streaming, whole_seconds; or give `options`.
+    fields of `DiarizeOptions`: speakers, min_speakers, max_speakers, streaming, enrol, ...; or give `options`.
     """
     from sortk.formats.hub import find_model  # noqa: PLC0415 - `import sortk` stays fast
     from sortk.formats.postprocess import Postprocess  # noqa: PLC0415
