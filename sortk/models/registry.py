@@ -16,6 +16,7 @@ from sortk.models.aed_eend import AedEend, AedEendOptions
 from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.diarizer import DiarizerModel, StreamableDiarizer
 from sortk.models.eend import Eend, EendOptions
+from sortk.models.eend_gla import EendGla, EendGlaOptions
 from sortk.models.fastconformer import EncoderOptions, PretrainedEncoder
 from sortk.models.features import LogMel
 from sortk.models.msasr import MsAsr, MsAsrOptions
@@ -54,6 +55,7 @@ KINDS = {
     "eend-eda": Kind(EendOptions, Eend),
     "aed-eend": Kind(AedEendOptions, AedEend),
     "aed-eend-ee": Kind(AedEendOptions, AedEend),
+    "eend-gla": Kind(EendGlaOptions, EendGla),
     "encoder": Kind(EncoderOptions, PretrainedEncoder),  # NEST: to start training from
     "canary": Kind(CanaryOptions, Canary, is_asr=True),
     "msasr": Kind(MsAsrOptions, MsAsr, is_asr=True),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.model_folder import save_model
-from sortk.models import aed_eend, registry
+from sortk.models import aed_eend, eend_gla, registry
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.eend import EendOptions
 from sortk.models.frames import SpeakerOutput, valid_frames
@@ -275,7 +275,8 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
 
 def _find_size(model: str, size: str) -> Any:
     """Return the options of an EEND model that has named sizes."""
-    sizes = {name: found for (kind, name), found in aed_eend.SIZES.items() if kind == model}
+    sizes: dict[str, Any] = {name: found for (kind, name), found in aed_eend.SIZES.items() if kind == model}
+    sizes |= eend_gla.SIZES if model == "eend-gla" else {}
     if size not in sizes:
         raise ValueError(f"{model} has no size {size}; set train_diar.size to {' or '.join(sizes)}")
     return sizes[size]

@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sortk.models.aed_eend import SpeechTypes
+from sortk.models.eend_gla import MARGIN, Blocks
 from sortk.models.frames import SpeakerOutput, valid_frames
 
 MAX_ENUMERATED = 6  # speakers: 720 permutations
@@ -55,6 +56,8 @@ def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5)
     """The loss of any diarizer of `models`; targets as the logits, (batch, frames, speakers)."""
     if isinstance(output.for_loss, SpeechTypes):
         return aed_loss(output.logits, output.for_loss, targets, output.lengths)
+    if isinstance(output.for_loss, Blocks) and output.existence is not None:
+        return gla_loss(output.logits, output.existence, output.for_loss, targets, output.lengths)
     if output.existence is not None:
         return eda_loss(output.logits, output.existence, targets, output.lengths)
     return hybrid_loss(output.logits, targets, output.lengths, alpha)
@@ -111,6 +114,38 @@ def aed_loss(logits: Tensor, types: SpeechTypes, targets: Tensor, lengths: Tenso
     total = speakers + cross_entropy(types.logits, wanted, mean_weights(types.logits, lengths))
     in_order = share_in_order(pairs.best_of_arrival, pairs.present)
     return DiarizationLoss(total, speakers.detach(), speakers.detach(), pairs.permutation, in_order)
+
+
+def gla_loss(
+    logits: Tensor, existence: Tensor, blocks: Blocks, targets: Tensor, lengths: Tensor | None = None
+) -> DiarizationLoss:
+    """EEND-GLA (Horiguchi et al. 2022): the loss of EEND-EDA for all frames, that for the blocks, and the pairwise loss
+    of the local attractors, each of which stands for the speaker that PIL pairs it with in its block."""
+    everything = eda_loss(logits, existence, targets, lengths)
+    padding = (0, 0, 0, blocks.logits.shape[1])
+    frame = blocks.first[:, None] + torch.arange(blocks.logits.shape[1], device=targets.device)
+    local_targets = functional.pad(targets, padding)[blocks.clip[:, None], frame]
+    local = eda_loss(blocks.logits, blocks.existence, local_targets, blocks.lengths)
+    n_present = (silence_padding(local_targets, blocks.lengths) != 0).any(dim=1).sum(dim=1, keepdim=True)
+    used = torch.arange(targets.shape[2], device=targets.device) < n_present
+    speaker = blocks.clip[:, None] * targets.shape[2] + local.permutation  # others of other clips
+    clip = blocks.clip[:, None].expand_as(used)
+    pairwise = pairwise_loss(blocks.vectors[used], speaker[used], clip[used])
+    return replace(everything, total=everything.total + local.total + pairwise)
+
+
+def pairwise_loss(vectors: Tensor, speakers: Tensor, clips: Tensor) -> Tensor:
+    """(n, d) of length 1, (n,), (n,) -> a scalar: for each pair of vectors of one clip, 1 - cos if they are of one
+    speaker, max(cos - MARGIN, 0) if not; the mean over pairs of speakers of the mean over their vectors."""
+    if len(vectors) == 0:
+        return vectors.sum()
+    vectors = _full_precision(vectors)
+    cosine = vectors @ vectors.T
+    same = speakers[:, None] == speakers
+    cost = torch.where(same, 1 - cosine, (cosine - MARGIN).clamp(min=0))
+    n_own = same.sum(dim=1)
+    weights = (clips[:, None] == clips) / (n_own[:, None] * n_own)  # each pair of speakers weighs as much
+    return (cost * weights).sum() / weights.sum()
 
 
 class SortedTargets(NamedTuple):

@@ -176,8 +176,8 @@ class TrainDiarOptions(Options):
     """What the diarizer is, and how it learns; the defaults are the paper's."""
 
     # The others are the systems that Table 1 compares with.
-    model: Literal["sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee"] = "sortformer"
-    # Of a Sortformer: base has 123M parameters. AED-EEND has base (as published) and tiny.
+    model: Literal["sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla"] = "sortformer"
+    # Of a Sortformer: base has 123M parameters. AED-EEND and EEND-GLA have base (as published) and tiny.
     size: Literal["tiny", "compact", "small", "base"] = "base"
     # K, the number of outputs; 0: the initial model's, else 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)

@@ -164,7 +164,7 @@ def test_layers_below_the_last_learn_to_diarize_only_in_training() -> None:
 def test_the_baselines_train_too(tmp_path: Path) -> None:
     sessions = make_sessions(tmp_path, 4)
     loop = replace(LOOP, steps=2, validate_every=2)
-    for name in ("eend-sa", "eend-eda", "aed-eend", "aed-eend-ee"):
+    for name in ("eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla"):
         options = TrainDiarOptions(model=name, size="tiny", n_speakers=2, phases=(DiarPhaseOptions(loop=loop),))
         scores = train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / name)
         assert np.isfinite(scores["der"])
