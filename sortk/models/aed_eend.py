@@ -22,7 +22,8 @@ does so.
 AED-EEND-EE has an embedding enhancer: layers in which the frames attend to each other and to the attractors, before
 the product, E' = Enhancer(E, A). The published size, 11.6M with and without it, is that of 4 encoder layers and 4
 layers with cross-attention; with the enhancer we divide the latter: 2 in the decoder and 2 in the enhancer. That
-division, the scale 1 / sqrt(D) and frames of 80 ms are choices made here.
+division, the scale 1 / sqrt(D) and frames of 80 ms are choices made here. The full papers were not at hand: where their
+abstracts say nothing (form of the enhancer, choice of enrolment frames, weights of the loss), this may differ.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ block is that of its local attractor. So the number of speakers is limited in a 
 One EDA for both kinds of attractors and one decoder layer with a linear layer are what the published 10.7M allow for.
 The clustering here is agglomerative (average linkage), with a threshold halfway between the margin of the pairwise loss
 and 1; in inference, EDA reads the frames in a fixed order that is not that of time; frames are of 80 ms.
+The full papers were not at hand: the form of the pairwise loss, its margin and the layer that compares attractors may
+differ from theirs.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ class EendGla(EendEncoder):
         )
 
     def _attract(self, frames: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return attractors and existence; EDA reads the frames out of order in inference too, as in its paper."""
+        """Return attractors and existence; EDA reads the frames out of order in inference too, as it learned to."""
         found: tuple[Tensor, Tensor] = self.attractors(
             frames if self.training else spread_frames(frames, lengths), lengths
         )
