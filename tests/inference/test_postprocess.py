@@ -43,7 +43,7 @@ def by_frames(column: np.ndarray, n_units: int, options: Postprocess) -> list[tu
         elif not speaks and prob > np.float32(options.onset):
             begin, speaks = unit, True
     if speaks:
-        close((len(units) - 1) * 0.01, is_last=True)
+        close((len(units) - (n_units > 1)) * 0.01, is_last=True)  # with frames of 10 ms it ends at the end
 
     def joined(gap_is_closed: object) -> None:
         merged: list[tuple[np.float32, np.float32]] = []

@@ -221,6 +221,7 @@ needs_eight = pytest.mark.skipif(not EIGHT.is_dir(), reason="needs ../shared/fix
 @pytest.mark.parametrize("clip", ["a_3p3", "c_31p7"])
 def test_eight_speakers_offline_are_nvidias(clip: str) -> None:
     samples = torch.from_numpy(soundfile.read(SHARED / f"{clip}.wav", dtype="float32")[0])[None]
+    samples = samples / (samples.max() + 1e-3)  # NeMo's offline mode scales the clip even for a streaming model
     with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays, torch.inference_mode():
         probs = load_diarizer(EIGHT / "tiny_sortformer_8spk.nemo").model(samples).speaker_probs
         torch.testing.assert_close(probs[0], torch.from_numpy(arrays[f"{clip}_offline"]), atol=1e-4, rtol=0)

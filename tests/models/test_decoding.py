@@ -122,7 +122,7 @@ def test_limits_grow_with_the_clip() -> None:
 
 
 def test_bad_options_are_errors() -> None:
-    with pytest.raises(ValueError, match="beam must be at least 1 and max_repeats at least 2"):
+    with pytest.raises(ValueError, match="beam must be from 1 to 1000 and max_repeats at least 2"):
         DecodingOptions(beam=0)
     with pytest.raises(ValueError, match="tokens_per_second must not be negative"):
         DecodingOptions(tokens_per_second=-1)

@@ -359,7 +359,7 @@ def test_a_session_may_be_in_two_sets(tmp_path: Path) -> None:
 
 
 def test_missing_files_name_the_session(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="session s: it names no RTTM file"):
+    with pytest.raises(ValueError, match="session s: has no rttm_filepath"):
         clean_sets({"train": [Session("s", tmp_path / "s.flac", duration=3.0)]}, NO_SAD, WORDS, tmp_path / "out")
     session = make_conversation(tmp_path / "in", "s", 30.0)
     for options in (CleanOptions(), CleanOptions(sad="none"), CleanOptions(check_audio=False)):

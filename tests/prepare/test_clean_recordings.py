@@ -119,7 +119,7 @@ def test_the_audio_has_the_last_word_on_the_duration(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_repaired_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="session rec: it names no RTTM file"):
+    with pytest.raises(ValueError, match="session rec: has no rttm_filepath"):
         load(Session("rec", tmp_path / "rec.flac", duration=5.0))
     with pytest.raises(ValueError, match=r"session rec: its RTTM file does not exist: .*rec\.rttm"):
         load(Session("rec", tmp_path / "rec.flac", duration=5.0, rttm_path=tmp_path / "rec.rttm"))
