@@ -53,7 +53,7 @@ def read_teacher(path: Path, names: Iterable[str]) -> tuple[Tensor, dict[str, in
     Voices that the file does not have stay without a number, and frames are not trained to name them.
     """
     try:
-        with np.load(path) as content:
+        with np.load(path, allow_pickle=False) as content:
             vectors = dict(zip(content["voices"].tolist(), content["vectors"], strict=True))
     except (ValueError, KeyError, EOFError, TypeError) as error:
         raise FormatError(path, None, f"not a file of recipes/small/teacher.py ({error})") from None

@@ -288,7 +288,8 @@ def test_command(files: Path) -> None:
     assert count_trials(files) == 4
     described = " ".join(run(files, "--help").stdout.split())
     assert f"[default: {TuneOptions().trials}]" in described and f"[default: {Term().collar}]" in described
-    assert run(files, "--model", "m").exit_code == 2
+    result = run(files, "--model", files / "probs")
+    assert result.exit_code == 2, result.output
     (files / "probs" / "s1.npy").unlink()
     result = run(files)
     assert result.exit_code == 1 and "no posteriors of session s1" in result.stderr
