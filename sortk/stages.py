@@ -19,16 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sortk.folders import find_commit, settings_of, write_json
 from sortk.formats.files import own_path, quote
+from sortk.run.folders import find_commit, settings_of, write_json
 from sortk.run.stage import Flag, Input, Stage, Task
 
 if TYPE_CHECKING:
     from sortk.formats.sst import SstOptions
-    from sortk.pipeline import Experiment
     from sortk.prepare.sst import CutWords, SstSummary
     from sortk.records import RunJobs, Session
     from sortk.report.experiment import ExperimentFolders
+    from sortk.run.experiment import Experiment
     from sortk.scoring.results import Coverage, WerResult
     from sortk.scoring.tune import Term
     from sortk.training.phases import TrainingData
@@ -77,8 +77,8 @@ def list_stages() -> str:
 
 def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
     """Return the stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
-    from sortk.pipeline import Experiment
     from sortk.recipe import load_recipe, load_shareable
+    from sortk.run.experiment import Experiment
 
     recipe = load_recipe(name_or_path, overrides, variant)
     shareable = load_shareable(name_or_path, overrides, variant)

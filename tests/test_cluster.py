@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sortk.cluster import choose_cluster, run_local
-from sortk.folders import Folder
 from sortk.formats.files import FormatError
+from sortk.run.folders import Folder
+from sortk.run.workers import choose_cluster, run_local
 
 
 def add(constant: int, item: int) -> int:
@@ -50,7 +50,7 @@ def test_a_killed_worker_is_one_sentence() -> None:
 
 ENDLESS = """
 import os, time
-from sortk.cluster import run_local
+from sortk.run.workers import run_local
 def sleep(item):
     os.write(1, b"%d\\n" % os.getpid())  # in one go: print could mix the lines of two workers
     time.sleep(60)
@@ -75,7 +75,9 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 def test_a_worker_whose_parent_died_before_it_began_ends_at_once() -> None:
-    code = "import os; from sortk.cluster import _start_worker; _start_worker(b'', 1, os.getpid()); print('goes on')"
+    code = (
+        "import os; from sortk.run.workers import _start_worker; _start_worker(b'', 1, os.getpid()); print('goes on')"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
@@ -107,7 +109,7 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 INTERRUPTED = """
 import time
-from sortk.cluster import run_local
+from sortk.run.workers import run_local
 def sleep(item):
     time.sleep(0.2)
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sortk.content import MISSING, REMEMBERED_BYTES, content_key
 from sortk.formats import manifest
-from sortk.pipeline import Experiment
 from sortk.recipe import load_recipe
 from sortk.records import Session
+from sortk.run.content import MISSING, REMEMBERED_BYTES, content_key
+from sortk.run.experiment import Experiment
 from sortk.stages import STAGES
 
 LARGE = REMEMBERED_BYTES * 2

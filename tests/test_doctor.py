@@ -32,7 +32,7 @@ def test_the_version_is_that_of_torch_too_without_importing_it() -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     expected = f"sortk {__version__}, Python {python}, torch {metadata.version('torch')}, CUDA {cuda}\n"
     assert sortk("--version").stdout == expected
-    code = "import sys; from sortk.doctor import describe_versions; describe_versions(); print(*sys.modules)"
+    code = "import sys; from sortk.run.doctor import describe_versions; describe_versions(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy"} & set(loaded)
 

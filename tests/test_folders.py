@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.folders import Folder, Identity, build_folder, inspect_folder, remove_jobs
+from sortk.run.folders import Folder, Identity, build_folder, inspect_folder, remove_jobs
 
 FIRST = Identity("toy", {"size": 1, "deep": {"a": "x"}}, {"input": "k1"})
 
@@ -184,7 +184,7 @@ def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from sortk.folders import Folder, Identity, build_folder
+from sortk.run.folders import Folder, Identity, build_folder
 def work(out):
     (out / "result.txt").write_text("from the killed run")
     print("working", flush=True)
@@ -246,7 +246,7 @@ def test_folders_of_the_users_own_are_never_removed(tmp_path: Path, suffix: str)
 CLEARING = """
 import os, shutil, signal, sys
 from pathlib import Path
-from sortk.folders import Folder, Identity, build_folder
+from sortk.run.folders import Folder, Identity, build_folder
 left, unlink = [int(sys.argv[2])], os.unlink
 def count(event, arguments):
     if event in ("os.remove", "os.rmdir"):
@@ -319,7 +319,7 @@ def test_a_folder_that_is_mounted_from_the_same_disk(tmp_path: Path) -> None:
     script = f"""
 mkdir 'a b' data && mount --bind data 'a b' || exit 77
 {sys.executable} -c 'from pathlib import Path
-from sortk.folders import Folder, Identity, build_folder
+from sortk.run.folders import Folder, Identity, build_folder
 build_folder(Folder(Path("a b")), Identity("toy", {{}}, {{}}), lambda out: None)'
 """
     if not shutil.which("unshare"):

@@ -57,6 +57,29 @@ def test_a_room_imports_only_rooms_that_the_data_has_passed(path: Path) -> None:
         assert name.split(".")[0] in allowed, f"{path.name} imports sortk.{name}"
 
 
+def test_no_module_needs_itself() -> None:
+    """No cycle among imports at the top of files; those inside functions run later."""
+    needs: dict[str, set[str]] = {}
+    for path in MODULES:
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        found = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sortk"):
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        needs[name] = {module.removeprefix("sortk.") for module in found}
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join((*above, name))
+        if name not in done:
+            for module in needs[name] & needs.keys():
+                visit(module, (*above, name))
+            done.add(name)
+
+    for name in needs:
+        visit(name, ())
+
+
 def leaf_commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
     """All commands by full name; those of a group in its place: `score der`, ..."""
     found: dict[str, click.Command] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.locks import clear_left, find_writer, hold_for_reading, hold_for_writing
+from sortk.run.locks import clear_left, find_writer, hold_for_reading, hold_for_writing
 
 
 def test_a_writer_is_alone_and_clears_up(tmp_path: Path) -> None:

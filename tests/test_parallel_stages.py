@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tiny_recipe import STAGES, sortk
 
-from sortk.parallel_stages import find_gpus, find_lanes, list_steps
-from sortk.tables import plan_tables
+from sortk.run.parallel_stages import find_gpus, find_lanes, list_steps
+from sortk.run.tables import plan_tables
 
 RECIPE = (
     STAGES

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sortk.folders import settings_of
-from sortk.locks import hold_for_reading
 from sortk.options import HASH_ONLY_IF_SET
-from sortk.pipeline import Experiment
 from sortk.recipe import Recipe
+from sortk.run.experiment import Experiment
+from sortk.run.folders import settings_of
+from sortk.run.locks import hold_for_reading
 from sortk.run.stage import Input, Stage, Task
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sortk import cli
-from sortk.folders import Folder
 from sortk.recipe import load_recipe
+from sortk.run.folders import Folder
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, write_script
 from sortk.slurm.options import ClusterOptions, JobOptions
 from sortk.slurm.queue import read_queue
@@ -83,7 +83,7 @@ def test_a_wrong_table_is_one_sentence(setting: str, message: str) -> None:
 
 
 def test_where_jobs_run_changes_no_stage() -> None:
-    from sortk.pipeline import Experiment
+    from sortk.run.experiment import Experiment
     from sortk.stages import STAGES
 
     keys = [

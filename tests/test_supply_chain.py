@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 
-from sortk.folders import Folder, Identity, build_folder
+from sortk.run.folders import Folder, Identity, build_folder
 from sortk.slurm.jobs import StageJob, write_script
 from sortk.slurm.options import JobOptions
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "sortk").rglob("*.py"))
-OWN_PICKLES = {"sortk/cluster.py", "sortk/slurm/arrays.py", "sortk/slurm/shards.py"}  # between sortk and its own jobs
+OWN_PICKLES = {
+    "sortk/run/workers.py",
+    "sortk/slurm/arrays.py",
+    "sortk/slurm/shards.py",
+}  # of its own jobs
 
 FORBIDDEN = {"os.system", "os.popen", "eval", "exec", "subprocess.getoutput", "subprocess.getstatusoutput"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_recipe import STAGES, sortk
 
-from sortk.pipeline import Experiment
-from sortk.tables import place_results, plan_tables, write_tables
+from sortk.run.experiment import Experiment
+from sortk.run.tables import place_results, plan_tables, write_tables
 
 RECIPE = (
     STAGES

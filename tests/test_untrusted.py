@@ -21,17 +21,17 @@ from tiny_recipe import STAGES as TINY
 from tiny_recipe import sortk
 
 from sortk.cli import main
-from sortk.folders import Folder, settings_of
 from sortk.options import format_options
-from sortk.pipeline import Experiment
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import load_recipe
 from sortk.records import Segment, Session
+from sortk.run.experiment import Experiment
+from sortk.run.folders import Folder, settings_of
+from sortk.run.tables import place_results
 from sortk.slurm.jobs import StageJob, submit_stages, write_script
 from sortk.slurm.options import JobOptions
 from sortk.slurm.shards import Call, Shard, pack
 from sortk.stages import STAGES
-from sortk.tables import place_results
 
 
 @pytest.mark.parametrize(

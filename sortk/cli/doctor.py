@@ -26,7 +26,7 @@ def doctor(corpora_dir: str, as_json: bool) -> None:
     import dataclasses
     import json
 
-    from sortk.doctor import examine
+    from sortk.run.doctor import examine
 
     findings = examine(Path.cwd(), corpora_dir)
     if as_json:
@@ -67,7 +67,7 @@ def completion(shell: str) -> None:
 def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     """What --version does."""
     if wanted and not context.resilient_parsing:
-        from sortk.doctor import describe_versions
+        from sortk.run.doctor import describe_versions
 
         click.echo(f"sortk {describe_versions()}")
         context.exit()

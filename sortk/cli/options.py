@@ -41,7 +41,7 @@ def with_verbosity(command: Command) -> Command:
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool, quiet: bool, **kwargs: Any) -> Any:
-        from sortk.folders import LogFormatter
+        from sortk.run.folders import LogFormatter
 
         level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         console = logging.StreamHandler()  # standard error: standard output is for results

@@ -23,8 +23,8 @@ from sortk.cli.options import (
 from sortk.stages import STAGES, find_stage, list_stages, open_experiment
 
 if TYPE_CHECKING:
-    from sortk.folders import Folder, Status
-    from sortk.pipeline import Experiment
+    from sortk.run.experiment import Experiment
+    from sortk.run.folders import Folder, Status
     from sortk.run.stage import Stage
 
 
@@ -136,7 +136,7 @@ def tables(out: Path | None, **common: Any) -> None:
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
-    from sortk.tables import place_results, plan_tables, write_tables
+    from sortk.run.tables import place_results, plan_tables, write_tables
 
     chosen = _Chosen(**common)
     plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or "")
@@ -201,8 +201,8 @@ def _run_stages(
     chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], redo_done: bool = False, to_stderr: bool = False
 ) -> None:
     """Run stages here; with --cluster slurm, their shards as jobs. What they have to say goes to standard output."""
-    from sortk.cluster import choose_cluster
     from sortk.records import RunJobs
+    from sortk.run.workers import choose_cluster
 
     if chosen.dry_run:
         for line in experiment.dry_run(stages, chosen.force, redo_done):
@@ -220,7 +220,7 @@ def _run_stages(
 
 def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
     """What all variants train on first, with all processes; then one stage a lane. Nothing if there is one lane."""
-    from sortk.parallel_stages import find_gpus, find_lanes, list_steps, run_side_by_side
+    from sortk.run.parallel_stages import find_gpus, find_lanes, list_steps, run_side_by_side
 
     lanes = find_lanes(chosen.nj, find_gpus()) if chosen.nj > 1 else []
     if len(lanes) < 2:

@@ -98,9 +98,9 @@ class NumberRange(click.ParamType[tuple[int, int]]):
 
 
 def _run_stage(stage: Stage, given: dict[str, Any]) -> None:
-    from sortk.cluster import choose_cluster
-    from sortk.folders import Folder
-    from sortk.pipeline import run_alone
+    from sortk.run.experiment import run_alone
+    from sortk.run.folders import Folder
+    from sortk.run.workers import choose_cluster
 
     flags = {given_input.flag: given[given_input.name] for given_input in stage.inputs if given_input.flag}
     flags |= {flag.name: given[flag.parameter] for flag in stage.flags if not flag.is_switch}

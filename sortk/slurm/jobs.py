@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.folders import Folder
 from sortk.formats.files import atomic_text, own_path, quote
+from sortk.run.folders import Folder
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import QueuedJob, ask_slurm, cancel, check_slurm, find_jobs, read_queue
 from sortk.slurm.shards import Call

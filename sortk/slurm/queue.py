@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from sortk.folders import Folder
+from sortk.run.folders import Folder
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
-from sortk.pipeline import Experiment
 from sortk.recipe import load_recipe
+from sortk.run.experiment import Experiment
 from sortk.stages import STAGES
 
 NAME = "nvidia/diar_sortformer_4spk-v1"

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sortk.cluster import run_local
 from sortk.formats import audio, manifest, rttm, seglst, uem
 from sortk.prepare.clean import CleanOptions, CleanSummary, clean_sets, find_refined
 from sortk.prepare.sst import serialize_sessions
 from sortk.prepare.timestamps import TimestampOptions, time_words, write_timestamps
 from sortk.records import Region, Segment, Session
+from sortk.run.workers import run_local
 from sortk.scoring.results import Coverage
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sortk.cluster import run_local
 from sortk.formats import audio, ctm, manifest, rttm, seglst, sources
 from sortk.formats.files import FormatError
 from sortk.prepare.mixtures import measure_activity
@@ -23,6 +22,7 @@ from sortk.prepare.simulate import (
     simulate_splits,
 )
 from sortk.records import Source
+from sortk.run.workers import run_local
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MakeSources = Callable[..., list[Source]]

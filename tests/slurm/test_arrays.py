@@ -15,7 +15,7 @@ import pytest
 import shards
 from conftest import HERE, wait_until
 
-from sortk.folders import Folder
+from sortk.run.folders import Folder
 from sortk.slurm.arrays import SlurmArrays
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import read_queue

@@ -25,7 +25,7 @@ from sortk.models.sortformer import Sortformer
 PATIENCE_SECONDS = 600  # on a machine that has other things to do
 # Processes that have imported torch already: importing it takes longer than all that is trained here.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["sortk.pipeline", "sortk.training.diarizer", "sortk.training.asr"])
+SERVER.set_forkserver_preload(["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr"])
 
 CONFIG = """
 n_speakers = 2

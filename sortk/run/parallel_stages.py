@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from sortk.cluster import count_cores, die_with
-from sortk.pipeline import Experiment
+from sortk.run.experiment import Experiment
 from sortk.run.stage import Stage
+from sortk.run.workers import count_cores, die_with
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
 
 
 def main() -> None:
-    """A process of a lane: `python -m sortk.parallel_stages PARENT ARGUMENTS...` is sortk, and ends with its parent."""
+    """Be sortk, and end with the parent: `python -m sortk.run.parallel_stages PARENT ARGUMENTS...`."""
     from sortk import cli  # noqa: PLC0415 - only a lane is a command line
 
     die_with(int(sys.argv[1]))

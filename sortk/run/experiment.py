@@ -8,15 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sortk.cluster import build_together, is_distributed
-from sortk.content import content_key, input_keys
-from sortk.folders import Folder, Identity, Status, build_folder, inspect_folder, remove_jobs, say_skipped, settings_of
 from sortk.formats.files import files_in
 from sortk.formats.hub import find_local, find_model
-from sortk.locks import clear_left, hold_for_reading
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
+from sortk.run.content import content_key, input_keys
+from sortk.run.folders import (
+    Folder,
+    Identity,
+    Status,
+    build_folder,
+    inspect_folder,
+    remove_jobs,
+    say_skipped,
+    settings_of,
+)
+from sortk.run.locks import clear_left, hold_for_reading
 from sortk.run.stage import Stage, Task
+from sortk.run.workers import build_together, is_distributed
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages, write_script
 from sortk.slurm.queue import Queue, find_jobs, read_queue_patiently
 

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from sortk.folders import Folder
 from sortk.records import RunJobs
+from sortk.run.folders import Folder
 from sortk.slurm.options import ClusterOptions
 from sortk.slurm.queue import requeue_this_job
 from sortk.training.signals import TrainingStopped

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from sortk import __version__
 from sortk.formats.files import atomic_text, printable, relative_within
-from sortk.locks import find_writer, hold_for_writing
+from sortk.run.locks import find_writer, hold_for_writing
 
 log = logging.getLogger(__name__)
 
@@ -427,7 +427,7 @@ def _package_versions() -> dict[str, str]:
 
 def find_commit() -> str:
     """The commit of this checkout, marked if files were changed since; of an installed package, its version."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return f"sortk {__version__}"
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]

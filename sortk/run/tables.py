@@ -15,11 +15,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sortk.folders import find_commit
 from sortk.formats import manifest
 from sortk.formats.files import atomic_text, own_path
-from sortk.pipeline import Experiment
 from sortk.recipe import find_recipe, load_recipe
+from sortk.run.experiment import Experiment
+from sortk.run.folders import find_commit
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
 from sortk.scoring.options import TableOptions

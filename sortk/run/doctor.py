@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from sortk import __version__
-from sortk.cluster import count_cores
+from sortk.run.workers import count_cores
 
 GB = 1e9
 LITTLE_MEMORY_GB = 3.0
