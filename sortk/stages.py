@@ -563,10 +563,10 @@ def tune(task: Task) -> None:
     from sortk.scoring.tune import (
         check_history_path,
         check_not_scored,
-        hear_sessions,
         name_cache,
         read_tune_set,
         tune,
+        write_session_posteriors,
         write_tuned,
     )
 
@@ -583,7 +583,7 @@ def tune(task: Task) -> None:
             check_not_scored(sessions, [session for name in scored.sets for session in sets.get(name, ())])
         study, postprocess, probs = out / "study.log", out / "postprocess.toml", out / "probs"
     if "model" in task.inputs:
-        hear_sessions(task.inputs["model"], sessions, probs, task.flags.get("device"), task.run_jobs)
+        write_session_posteriors(task.inputs["model"], sessions, probs, task.flags.get("device"), task.run_jobs)
     tuned = tune(read_tune_set(sessions, probs), options, task.seed, study)
     write_tuned(postprocess, tuned, options, task.seed)
     if not task.alone:

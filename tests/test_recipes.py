@@ -103,7 +103,9 @@ def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = load_transcriber(exp / "variant-debug+system3" / "06-train-asr" / "model", device="cpu").diarizer
     assert inner is not None
     before = load(exp / "variant-debug" / "05-train-diar" / "model", device="cpu")
-    for (sample, fine_tuned), (_, as_trained) in zip(inner.hear(samples), before.hear(samples), strict=True):
+    for (sample, fine_tuned), (_, as_trained) in zip(
+        inner.posteriors_of(samples), before.posteriors_of(samples), strict=True
+    ):
         np.testing.assert_array_equal(used[sample.session_id], fine_tuned)
         assert np.abs(fine_tuned - as_trained).max() > 1e-3
 

@@ -93,13 +93,15 @@ def main() -> None:
     started, seconds = time.process_time(), 0.0
     for name, sessions in sets.items():
         references = {s.session_id: rttm.read(s.rttm_path) for s in sessions if s.rttm_path}
-        found = {s.session_id: diarizer.find_segments(s, probs) for s, probs in diarizer.hear(sessions)}
+        found = {s.session_id: diarizer.find_segments(s, probs) for s, probs in diarizer.posteriors_of(sessions)}
         seconds += sum(s.duration or 0.0 for s in sessions)
         print(describe(name, score_der(references, found, options=collar)), flush=True)
     print(json.dumps({"times_real_time": round(seconds / (time.process_time() - started), 1)}))
     if options.excerpts:
         sessions, references, regions = read_excerpts(options.corpora / "conversation")
-        found = {s.session_id: diarizer.find_segments(replace(s), probs) for s, probs in diarizer.hear(sessions)}
+        found = {
+            s.session_id: diarizer.find_segments(replace(s), probs) for s, probs in diarizer.posteriors_of(sessions)
+        }
         print(describe("excerpts", score_der(references, found, regions, collar)))
 
 

@@ -98,7 +98,7 @@ def diarize_files(
         total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
     )
     with bar:
-        for session, probs in diarizer.hear(sessions, lambda _, error: on_error(error), bar.update):
+        for session, probs in diarizer.posteriors_of(sessions, lambda _, error: on_error(error), bar.update):
             try:
                 outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
             except (ValueError, OSError) as error:

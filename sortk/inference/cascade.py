@@ -22,7 +22,7 @@ from torch.nn import functional
 from sortk.formats import audio
 from sortk.formats.posteriors import find_active_spans
 from sortk.formats.tokens import WORD_MARK, Tokenizer
-from sortk.inference.diarize import Diarizer, OnHeard, Posteriors, measure_seconds
+from sortk.inference.diarize import Diarizer, OnProgress, Posteriors, measure_seconds
 from sortk.inference.live import read_pcm
 from sortk.inference.mel import MelStream
 from sortk.inference.pieces import (
@@ -202,10 +202,10 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         self._marks = find_marks(tokenizer)
 
     def transcribe(
-        self, sessions: Sequence[Session], on_error: OnError | None = None, on_done: OnHeard = float
+        self, sessions: Sequence[Session], on_error: OnError | None = None, on_done: OnProgress = float
     ) -> Iterator[tuple[Session, Transcript]]:
         assert self.diarizer is not None
-        for session, probs in self.diarizer.hear(sessions, on_error, on_done):
+        for session, probs in self.diarizer.posteriors_of(sessions, on_error, on_done):
             words = self._write_session(session, self.diarizer.average_rows(probs), on_done)
             yield session, Transcript(sorted(words, key=lambda word: (word.start, word.end)))
 
@@ -213,7 +213,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         for session, words in self.transcribe(samples):
             yield session, " ".join(word.text for word in words), words
 
-    def _write_session(self, session: Session, probs: Posteriors, on_done: OnHeard) -> list[Segment]:
+    def _write_session(self, session: Session, probs: Posteriors, on_done: OnProgress) -> list[Segment]:
         speakers = np.flatnonzero((probs > self.options.threshold).any(axis=0)).tolist()
         if not speakers:
             on_done(measure_seconds(session))
@@ -259,7 +259,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
                 n_final[speaker] = stop
 
         for samples in read_pcm(file):
-            steps.add_posteriors(limit(stream.hear(torch.from_numpy(samples)[None]), False))
+            steps.add_posteriors(limit(stream.push(torch.from_numpy(samples)[None]), False))
             steps.add_samples(samples)
             yield from find_final(False)
         steps.add_posteriors(limit(stream.finish(), True))
@@ -332,7 +332,7 @@ class MultitalkerSteps:
         self._probs = probs if self._probs is None else np.concatenate([self._probs, probs])
 
     def add_samples(self, samples: audio.Samples) -> None:
-        self._mel.hear(torch.from_numpy(samples)[None])
+        self._mel.push(torch.from_numpy(samples)[None])
         n_new = self._chunks * self._stream.context.chunk
         while self._count_ready() >= n_new:
             self._step(n_new, is_last=False)

@@ -47,7 +47,7 @@ from sortk.records import Segment, Session
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 AudioSource = str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]
 OnError = Callable[[Session, Exception], None]
-OnHeard = Callable[[float], object]  # told how many more seconds of audio are done
+OnProgress = Callable[[float], object]  # told how many more seconds of audio are done
 
 OWN_STEPS = "own"
 """In the place of a preset: the settings in the model's file if it has some, else its default preset."""
@@ -66,7 +66,7 @@ def _ignore(_seconds: float) -> None:
 class DiarizeOptions:
     """How recordings are heard."""
 
-    streaming: str | StreamingOptions | None = None  # hear everything in these steps; None: only what is too long
+    streaming: str | StreamingOptions | None = None  # process everything in these chunks; None: only what is too long
     whole_seconds: float = 600.0  # up to here a recording is heard as a whole, attention from end to end
     max_speakers: int | None = None  # that a recording can have; speech of later ones goes to the likeliest of these
     postprocess: Postprocess = field(default_factory=Postprocess)
@@ -131,9 +131,9 @@ class Diarizer:
         if isinstance(source, str | PathLike):
             source = name_session(Path(source))
         if isinstance(source, Session):
-            [(session, probs)] = self.hear([source])
+            [(session, probs)] = self.posteriors_of([source])
             return session, probs
-        return Session(UNNAMED, Path(UNNAMED)), self.hear_samples(audio.from_array(source, sample_rate))
+        return Session(UNNAMED, Path(UNNAMED)), self.posteriors_of_samples(audio.from_array(source, sample_rate))
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
         """What posteriors of a session mean, in seconds from the start of its audio file."""
@@ -143,24 +143,24 @@ class Diarizer:
         shifted = (segment.shift(session.offset) for segment in found)
         return sorted(shifted, key=lambda segment: (segment.start, segment.end, segment.speaker))
 
-    def hear(
-        self, sessions: Sequence[Session], on_error: OnError | None = None, on_heard: OnHeard = _ignore
+    def posteriors_of(
+        self, sessions: Sequence[Session], on_error: OnError | None = None, on_progress: OnProgress = _ignore
     ) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order.
 
         With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
         """
         for first in range(0, len(sessions), POOL):
-            yield from self._hear_pool(sessions[first : first + POOL], on_error or _raise, on_heard)
+            yield from self._process_pool(sessions[first : first + POOL], on_error or _raise, on_progress)
 
-    def hear_samples(self, samples: Samples) -> Posteriors:
+    def posteriors_of_samples(self, samples: Samples) -> Posteriors:
         """(samples,) at 16 kHz -> (frames, speakers)."""
         if self._is_whole(len(samples)):
-            return self._hear_together([samples])[0]
-        return self._hear_steps([samples])
+            return self._process_together([samples])[0]
+        return self._process_in_chunks([samples])
 
     def stream(self) -> Stream:
-        """For samples that come as time goes by: `Stream.hear` them, and `finish`. Speakers are not limited."""
+        """For samples that come as time goes by: `Stream.push` them, and `finish`. Speakers are not limited."""
         if self._step is None:
             raise ValueError(NOT_STREAMED)
         if self._enrolment is not None:
@@ -199,8 +199,8 @@ class Diarizer:
             return False
         return n_samples <= self._whole_seconds * SAMPLE_RATE
 
-    def _hear_pool(
-        self, sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
+    def _process_pool(
+        self, sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
     ) -> Iterator[tuple[Session, Posteriors]]:
         lengths = []
         for place, session in enumerate(sessions):
@@ -210,13 +210,13 @@ class Diarizer:
         found: dict[int, Posteriors] = {}
         for batch, later in itertools.pairwise([*batches, None]):
             assert batch is not None
-            found |= self._hear_batch(batch, sessions, on_error, on_heard)
+            found |= self._process_batch(batch, sessions, on_error, on_progress)
             # A session is told as soon as all before it are.
             ready = [place for place in sorted(found) if later is None or place < _first_place(later)]
             yield from ((sessions[place], found.pop(place)) for place in ready)
 
-    def _hear_batch(
-        self, batch: Sequence[_Length], sessions: Sequence[Session], on_error: OnError, on_heard: OnHeard
+    def _process_batch(
+        self, batch: Sequence[_Length], sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
     ) -> dict[int, Posteriors]:
         """The posteriors of those that can be read, by place."""
         found, clips = {}, {}
@@ -226,9 +226,9 @@ class Diarizer:
                 if self._is_whole(n_samples):
                     clips[place] = audio.read(*window)
                 else:
-                    found[place] = self._hear_steps(audio.read_blocks(*window), on_heard)
-        found |= zip(clips, self._hear_together(list(clips.values())), strict=True)
-        on_heard(sum(map(len, clips.values())) / SAMPLE_RATE)
+                    found[place] = self._process_in_chunks(audio.read_blocks(*window), on_progress)
+        found |= zip(clips, self._process_together(list(clips.values())), strict=True)
+        on_progress(sum(map(len, clips.values())) / SAMPLE_RATE)
         return found
 
     def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
@@ -243,7 +243,7 @@ class Diarizer:
         if batch:
             yield batch
 
-    def _hear_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
+    def _process_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
         """Clips as wholes. A clip's posteriors do not depend on the others."""
         n_rows = [count_rows(len(samples), self.model.rows_per_frame) for samples in clips]
         if max(n_rows, default=0) == 0:  # a clip below 10 ms
@@ -255,12 +255,12 @@ class Diarizer:
             probs = _check_finite(output.speaker_probs.float().cpu().numpy())
         return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
-    def _hear_steps(self, blocks: Iterable[Samples], on_heard: OnHeard = _ignore) -> Posteriors:
+    def _process_in_chunks(self, blocks: Iterable[Samples], on_progress: OnProgress = _ignore) -> Posteriors:
         stream = self.stream()
         steps = []
         for block in blocks:
-            steps.append(stream.hear(torch.from_numpy(block)[None]))
-            on_heard(len(block) / SAMPLE_RATE)
+            steps.append(stream.push(torch.from_numpy(block)[None]))
+            on_progress(len(block) / SAMPLE_RATE)
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
         return self.count_speakers(_check_finite(probs.float().cpu().numpy()))
 
@@ -400,13 +400,13 @@ def _sessions_of(path: Path, on_error: Callable[[Exception], None] | None) -> It
             on_error(error)
 
 
-class Hears(Protocol):
+class GivesPosteriors(Protocol):
     """A `Diarizer`, or several."""
 
     @property
     def frame_seconds(self) -> float: ...
 
-    def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order."""
 
 
@@ -419,13 +419,13 @@ def unfinished_pools(sessions: Sequence[Session], is_done: Callable[[Session], b
     return [session for pool in pools if not all(map(is_done, pool)) for session in pool]
 
 
-def write_posteriors(diarizer: Hears, sessions: Sequence[Session], folder: Path) -> None:
+def write_posteriors(diarizer: GivesPosteriors, sessions: Sequence[Session], folder: Path) -> None:
     """FOLDER/<session>.npy of each session that has none yet."""
 
     def is_done(session: Session) -> bool:
         return posteriors.path_of(folder, session).is_file()
 
     frame_seconds = diarizer.frame_seconds
-    for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
+    for session, probs in diarizer.posteriors_of(unfinished_pools(sessions, is_done)):
         if not is_done(session):
             posteriors.write(posteriors.path_of(folder, session), probs, frame_seconds)

@@ -102,12 +102,12 @@ class EnrolledStream(Stream):
         self._before: Tensor | None = None  # rows of the samples; None: nothing was processed yet
         self._columns: list[int] | None = None  # None: not all of these rows are there yet
 
-    def hear(self, samples: Tensor) -> Tensor:
+    def push(self, samples: Tensor) -> Tensor:
         """(1, samples) of the recording -> (1, rows, speakers), names first."""
         if self._before is None:
             self._before = self._no_rows()
             samples = torch.cat([self._enrolment.samples.to(samples), samples], dim=1)
-        return self._leave_out(super().hear(samples))
+        return self._leave_out(super().push(samples))
 
     def finish(self) -> Tensor:
         return self._leave_out(super().finish())

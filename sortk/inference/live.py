@@ -35,9 +35,9 @@ def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -
     stream = diarizer.stream()
     settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds, diarizer.speaker_names)
     for samples in read_pcm(file):
-        probs = stream.hear(torch.from_numpy(samples)[None])
-        yield from settled.hear(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
-    yield from settled.hear(diarizer.limit_speakers(stream.finish()[0].float().cpu().numpy()))
+        probs = stream.push(torch.from_numpy(samples)[None])
+        yield from settled.push(diarizer.limit_speakers(probs[0].float().cpu().numpy()))
+    yield from settled.push(diarizer.limit_speakers(stream.finish()[0].float().cpu().numpy()))
     yield from settled.finish()
 
 
@@ -94,7 +94,7 @@ class SettledSegments:
         self._n_settling = int(joined_seconds / frame_seconds) + 2  # frames of silence that nothing bridges
         self._speakers: list[_Speaker] = []
 
-    def hear(self, probs: Posteriors) -> list[Segment]:
+    def push(self, probs: Posteriors) -> list[Segment]:
         """(frames, speakers) that follow on those before -> the segments that are final now."""
         self._speakers = self._speakers or [_Speaker() for _ in range(probs.shape[1])]
         found = []

@@ -38,7 +38,7 @@ class MelStream:
         self._mean = self._samples.new_zeros(batch, 1, features.options.n_mels)
         self._squares = torch.zeros_like(self._mean)  # summed squares of distances from the mean
 
-    def hear(self, samples: Tensor) -> None:
+    def push(self, samples: Tensor) -> None:
         """(batch, samples) that follow on those before."""
         self._samples = torch.cat([self._samples, samples.to(self._samples)], dim=1)
 

@@ -24,7 +24,15 @@ import torch
 
 from sortk.formats import audio
 from sortk.formats.posteriors import find_active_spans
-from sortk.inference.diarize import UNNAMED, AudioSource, Diarizer, OnHeard, Posteriors, measure_seconds, name_session
+from sortk.inference.diarize import (
+    UNNAMED,
+    AudioSource,
+    Diarizer,
+    OnProgress,
+    Posteriors,
+    measure_seconds,
+    name_session,
+)
 from sortk.inference.results import Transcript
 from sortk.models.decoding import Decoding, DecodingOptions
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE, count_frames
@@ -142,7 +150,7 @@ class Transcriber(Generic[Written]):
         return words
 
     def transcribe(
-        self, sessions: Sequence[Session], on_error: OnError | None = None, on_done: OnHeard = _ignore
+        self, sessions: Sequence[Session], on_error: OnError | None = None, on_done: OnProgress = _ignore
     ) -> Iterator[tuple[Session, Transcript]]:
         """Yield the words of each session, in order.
 
@@ -172,7 +180,7 @@ class Transcriber(Generic[Written]):
         sessions: Sequence[Session],
         on_error: OnError | None = None,
         whole: bool = False,
-        on_done: OnHeard = _ignore,
+        on_done: OnProgress = _ignore,
     ) -> Iterator[tuple[Session, list[tuple[Piece, Written]]]]:
         """The pieces of each session and what they say; pieces of like length are written together."""
         for first in range(0, len(sessions), POOL):
@@ -196,17 +204,17 @@ class Transcriber(Generic[Written]):
         sessions: Sequence[Session],
         on_error: OnError | None = None,
         whole: bool = False,
-        on_done: OnHeard = _ignore,
+        on_done: OnProgress = _ignore,
     ) -> Iterator[tuple[Session, list[Piece]]]:
         """The pieces of each session, cut where it is quiet, or `whole`; none if it is shorter than 10 ms."""
         if self.diarizer is not None:
-            for session, rows in self.diarizer.hear(sessions, on_error, on_done):
+            for session, rows in self.diarizer.posteriors_of(sessions, on_error, on_done):
                 probs = self.diarizer.average_rows(rows) if self.averages_rows else rows
-                yield session, self._cut_heard(session, probs, whole)
+                yield session, self._cut_by_posteriors(session, probs, whole)
             return
         for session in sessions:
             try:
-                spans = self._cut_unheard(session, whole)
+                spans = self._cut_without_posteriors(session, whole)
             except (ValueError, OSError) as error:
                 if on_error is None:
                     raise
@@ -214,7 +222,7 @@ class Transcriber(Generic[Written]):
             else:
                 yield session, [Piece(session, span, None, ()) for span in spans]
 
-    def _cut_heard(self, session: Session, probs: Posteriors, whole: bool) -> list[Piece]:
+    def _cut_by_posteriors(self, session: Session, probs: Posteriors, whole: bool) -> list[Piece]:
         if len(probs) == 0:
             return []
         active = find_active_spans(probs, self.options.threshold, self.frame_seconds)
@@ -226,7 +234,7 @@ class Transcriber(Generic[Written]):
         """Return a piece of a recording with these posteriors."""
         raise NotImplementedError
 
-    def _cut_unheard(self, session: Session, whole: bool) -> list[Span]:
+    def _cut_without_posteriors(self, session: Session, whole: bool) -> list[Span]:
         end = to_us(measure_seconds(session))
         if end < to_us(HOP_SAMPLES / SAMPLE_RATE):
             return []

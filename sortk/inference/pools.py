@@ -21,7 +21,7 @@ from sortk.records import RunJobs, Segment, Session
 
 @dataclass(frozen=True)
 class PooledDiarizer:
-    """Hears as `Diarizer` does."""
+    """GivesPosteriors as `Diarizer` does."""
 
     model: Path
     run_jobs: RunJobs
@@ -32,9 +32,9 @@ class PooledDiarizer:
         """The duration of a row of posteriors."""
         return read_frame_seconds(self.model)
 
-    def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order."""
-        for heard in self.run_jobs(partial(hear_pool, self.model, self.device), _split(sessions)):
+        for heard in self.run_jobs(partial(process_pool, self.model, self.device), _split(sessions)):
             yield from heard
 
 
@@ -54,9 +54,9 @@ class PooledTranscriber:
             yield from written
 
 
-def hear_pool(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
+def process_pool(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
     """What a job of `PooledDiarizer` does."""
-    return list(_load_diarizer(model, device, _version(model)).hear(sessions))
+    return list(_load_diarizer(model, device, _version(model)).posteriors_of(sessions))
 
 
 def transcribe_pool(

@@ -24,9 +24,9 @@ class Stream:
         self._n_done = 0  # frames
 
     @torch.inference_mode()
-    def hear(self, samples: Tensor) -> Tensor:
+    def push(self, samples: Tensor) -> Tensor:
         """(batch, samples) at 16 kHz that follow on those before -> (batch, rows, speakers) that follow likewise."""
-        self._mel.hear(samples)
+        self._mel.push(samples)
         probs = [self._no_rows()]
         while self._mel.n_settled >= MEL_PER_FRAME * (self._n_done + self._options.chunk + self._options.right_context):
             probs.append(self._step(self._mel.n_settled, is_last=False))

@@ -34,7 +34,7 @@ from sortk.formats.objects import read_own
 from sortk.prepare.activity import DetectorOptions, detect_speech
 from sortk.prepare.clean_options import CleanOptions
 from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
-from sortk.prepare.posteriors import hear_speakers
+from sortk.prepare.posteriors import find_speakers
 from sortk.prepare.recordings import Recording, Turns, load_recording
 from sortk.prepare.refine import refine_turns
 from sortk.prepare.rules import (
@@ -221,16 +221,16 @@ def clean_session(
     if paths.result(session).exists():
         return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
     recording = load_recording(session, words, options.check_audio)
-    turns, n_unheard = recording.turns, 0
+    turns, n_undetected = recording.turns, 0
     if is_refined:
-        turns, n_unheard = refine_recording(recording, session, options, probs_dir)
+        turns, n_undetected = refine_recording(recording, session, options, probs_dir)
     view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
     gaps = find_gaps(recording.words, recording.span)
     windows = cut_into_windows(recording.span, gaps, view, options)
     min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
     scored = [view.sample(piece) for piece in cut_scored(recording.span, gaps, view.profile, min_us, max_us)]
     repairs = recording.repairs + Counter(
-        no_speech_kept=n_unheard,
+        no_speech_kept=n_undetected,
         word_cut_by_window=count_word_cuts([window.span for window in windows], gaps),
         word_cut_by_scored=count_word_cuts([piece.span for piece in scored], gaps),
     )
@@ -267,7 +267,7 @@ def refine_recording(
     speech = detect_speech(session.audio_path, recording.span, detector) if options.sad == "silero" else None
     heard: dict[str, list[Span]] = {}
     if probs_dir is not None:
-        heard = hear_speakers(recording, posteriors.find(probs_dir, session), options.diarizer_threshold)
+        heard = find_speakers(recording, posteriors.find(probs_dir, session), options.diarizer_threshold)
     return refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
 
 

@@ -16,8 +16,8 @@ EXTRA_FRAMES = 1
 The boundary itself is left to the speech detector."""
 
 
-def hear_speakers(recording: Recording, path: Path, threshold: float) -> dict[str, list[Span]]:
-    """Where the diarizer hears each annotated speaker, of those whom it can be matched with."""
+def find_speakers(recording: Recording, path: Path, threshold: float) -> dict[str, list[Span]]:
+    """Return where the diarizer finds each annotated speaker, of those whom it can be matched with."""
     found = posteriors.read(path)
     start = posteriors.find_first_frame(path, found, recording.session_span)
     active = posteriors.find_active_spans(found.probs, threshold, found.frame_seconds, start, EXTRA_FRAMES)

@@ -1,8 +1,8 @@
 """Tight boundaries for annotated turns: "the minimal amount of silence between the onset and offset of speech and the
 segment start and end" (the paper's Data Cleaning).
 
-Evidence for a speaker is where the speech detector hears anybody and, if posteriors of a trained diarizer are given,
-where they also hear this speaker. Each boundary of a turn moves to the evidence, under these rules:
+Evidence for a speaker is where the speech detector finds speech and, if posteriors of a trained diarizer are given,
+where these also show this speaker. Each boundary of a turn moves to the evidence, under these rules:
 
 - inward as far as the evidence lies; outward only to an edge of the evidence within a tolerance, and only through
   time in which nobody speaks;
@@ -38,7 +38,7 @@ def refine_turns(
     all_spans = [span for spans in turns.values() for span in spans]
     starts = BoundaryMover(all_spans, outward_us)
     ends = BoundaryMover([mirror(span) for span in all_spans], outward_us)
-    n_unheard = 0
+    n_undetected = 0
     refined: Turns = {}
     for speaker, spans in turns.items():
         moved = []
@@ -48,11 +48,11 @@ def refine_turns(
             if evidence:
                 start = starts.move(span, evidence)
                 end = -ends.move(mirror(span), [mirror(piece) for piece in reversed(evidence)])
-            is_heard = bool(evidence) and end - start >= MIN_KEPT_SHARE * (span[1] - span[0])
-            moved.append((start, end) if is_heard else span)
-            n_unheard += not is_heard
+            is_detected = bool(evidence) and end - start >= MIN_KEPT_SHARE * (span[1] - span[0])
+            moved.append((start, end) if is_detected else span)
+            n_undetected += not is_detected
         refined[speaker] = moved
-    return refined, n_unheard
+    return refined, n_undetected
 
 
 def choose_evidence(span: Span, speech: Sequence[Span] | None, own_speech: Sequence[Span] | None) -> list[Span]:

@@ -133,8 +133,8 @@ def _add_views(
         if view_bytes < 0:
             break
         row["view"] = view
-        if name in recordings and n_heard < budget.heard_sessions:
-            sound = describe_sound(Session(name, recordings[name]), budget.heard_seconds)
+        if name in recordings and n_heard < budget.sessions_with_sound:
+            sound = describe_sound(Session(name, recordings[name]), budget.seconds_of_sound)
             if len(sound["audio"]) <= sound_bytes:
                 sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
                 view |= sound

@@ -38,8 +38,8 @@ SETTLED = "tuned"  # the postprocessing whose hypotheses are shown, if it is the
 class Budget:
     """How much of an experiment's sessions goes into a page."""
 
-    heard_sessions: int = 24  # have sound;
-    heard_seconds: float = 300.0  # of a longer one, only its beginning
+    sessions_with_sound: int = 24  # have sound;
+    seconds_of_sound: float = 300.0  # of a longer one, only its beginning
     sound_bytes: int = 11_000_000  # all sound together, as text
     view_bytes: int = 10_000_000  # all views together
 
@@ -249,7 +249,7 @@ class _Sessions:
     def _add_views(self, rows: list[dict[str, Any]], samples: Mapping[tuple[str, str], list[dict[str, Any]]]) -> None:
         results = self._shown_results()
         sessions = {name: self._manifest(name) for name in results}
-        texts = {name: self._read_heard_texts(name) for name in sessions}
+        texts = {name: self._read_recognized_texts(name) for name in sessions}
         view_bytes, sound_bytes, n_heard = self.budget.view_bytes, self.budget.sound_bytes, 0
         for row in worst_middle_best(rows):
             session = sessions[row["set"]].get(row["id"])
@@ -262,8 +262,8 @@ class _Sessions:
             if view_bytes < 0:
                 break
             row["view"] = view
-            if n_heard < self.budget.heard_sessions and session.audio_path.is_file():
-                sound = describe_sound(session, self.budget.heard_seconds)
+            if n_heard < self.budget.sessions_with_sound and session.audio_path.is_file():
+                sound = describe_sound(session, self.budget.seconds_of_sound)
                 if len(sound["audio"]) <= sound_bytes:
                     sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
                     view |= sound
@@ -276,11 +276,11 @@ class _Sessions:
         hypothesis = rttm.read(hypothesis_path) if hypothesis_path.is_file() else []
         posteriors_path = posteriors.path_of(folder / "probs", session)
         found = posteriors.read(posteriors_path) if posteriors_path.is_file() else None
-        words = [word for entry in samples for word in _read_heard_words(folder / "words", entry)]
+        words = [word for entry in samples for word in _read_recognized_words(folder / "words", entry)]
         options = DerOptions(result["settings"]["collar"], result["settings"]["skip_overlap"])
         return describe_session(session, hypothesis, found, words, options)
 
-    def _read_heard_texts(self, test_set: str) -> dict[str, str]:
+    def _read_recognized_texts(self, test_set: str) -> dict[str, str]:
         path = self.folders.file("score", f"hyp/{test_set}/words/sst.jsonl")
         lines = (decode(line, path, number) for number, line in read_lines(path)) if path else ()
         return {line["session_id"]: line["text"] for line in lines}
@@ -342,15 +342,15 @@ def _find_owner(sample: Session, sessions: Sequence[Session]) -> Session | None:
     return None
 
 
-def _read_heard_words(folder: Path, entry: Mapping[str, Any]) -> list[Segment]:
+def _read_recognized_words(folder: Path, entry: Mapping[str, Any]) -> list[Segment]:
     """What the ASR heard in a sample, under the names of the speakers for whom cpWER takes those who were heard."""
     path = folder / f"{entry['sample'].session_id}.json"
     words = seglst.read(path, zero_duration="keep") if path.is_file() else []
-    names = _name_heard(entry["sample"], entry["counts"]["assignment"])
+    names = _name_recognized(entry["sample"], entry["counts"]["assignment"])
     return [replace(word, speaker=names.get(word.speaker, word.speaker)) for word in words]
 
 
-def _name_heard(sample: Session, assignment: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
+def _name_recognized(sample: Session, assignment: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
     """Numbers of speakers hold in a sample only, both in its SST and in what was heard: by arrival in it."""
     spoken = sorted(session_segments(sample), key=lambda word: word.start)
     arrived = {f"spk{n}": name for n, name in enumerate(dict.fromkeys(word.speaker for word in spoken))}

@@ -59,7 +59,7 @@ def evaluate_diarizer(
 
     references, uem = read_references(sessions)
     frame_seconds = diarizer.frame_seconds
-    for session, probs in diarizer.hear(unfinished_pools(sessions, is_done)):
+    for session, probs in diarizer.posteriors_of(unfinished_pools(sessions, is_done)):
         if is_done(session):
             continue
         for name, chosen in postprocessing.items():

@@ -84,31 +84,31 @@ class Reference:
 
     def score(self, hypothesis: SegmentArrays) -> list[DerCounts]:
         """A result per session; `hypothesis.session` counts them as in the reference."""
-        heard = self._hear(hypothesis, self.is_evaluated)
-        scored_us = heard.us * self.is_scored[heard.ref_row]
-        region = np.minimum(heard.n_ref, 2).astype(np.int64)
-        bins = heard.session * len(REGIONS) + region
+        walk = self._walk(hypothesis, self.is_evaluated)
+        scored_us = walk.us * self.is_scored[walk.ref_row]
+        region = np.minimum(walk.n_ref, 2).astype(np.int64)
+        bins = walk.session * len(REGIONS) + region
         sums = [
             np.bincount(bins, scored_us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
-            for counts in (heard.n_hyp, heard.n_both)
+            for counts in (walk.n_hyp, walk.n_both)
         ]
         totals = np.stack([self.region_us, *sums], axis=2) / 1e6  # (sessions, regions, scored | hypothesis | both)
-        weights = np.stack([heard.us, *(scored_us * (region == n) for n in range(len(REGIONS)))])
+        weights = np.stack([walk.us, *(scored_us * (region == n) for n in range(len(REGIONS)))])
         return [
-            self._count(n, totals[n], weights[:, part], heard.refs[part], heard.hyps[part])
-            for n, part in enumerate(heard.slices)
+            self._count(n, totals[n], weights[:, part], walk.refs[part], walk.hyps[part])
+            for n, part in enumerate(walk.slices)
         ]
 
     def score_pooled(self, hypothesis: SegmentArrays) -> ErrorSeconds:
         """The errors of all sessions together, and nothing else: what a search asks for thousands of times."""
         if self.options.scorer == "nist":
             return sum((counts.errors for counts in self.score(hypothesis)), ErrorSeconds())
-        heard = self._hear(hypothesis, self.is_scored)
-        refs_us = heard.refs * heard.us[:, None]
+        walk = self._walk(hypothesis, self.is_scored)
+        refs_us = walk.refs * walk.us[:, None]
         # No @ here: on matrices this small BLAS gains nothing, but its threads spin on all cores.
-        common_us = (np.einsum("ir,ih->rh", refs_us[part], heard.hyps[part]) for part in heard.slices)
+        common_us = (np.einsum("ir,ih->rh", refs_us[part], walk.hyps[part]) for part in walk.slices)
         correct_us = sum(_map_speakers(us)[1] for us in common_us)
-        hyp_us, both_us = ((heard.us * counts).sum() for counts in (heard.n_hyp, heard.n_both))
+        hyp_us, both_us = ((walk.us * counts).sum() for counts in (walk.n_hyp, walk.n_both))
         scored_us = self.region_us.sum()
         errors_us = scored_us, scored_us - both_us, hyp_us - both_us, both_us - correct_us
         return ErrorSeconds(*(float(us) / 1e6 for us in errors_us))
@@ -122,7 +122,7 @@ class Reference:
         hyp_row = np.arange(1, len(order) + 1) - ref_row
         return changes, np.diff(changes, append=changes[-1:]), ref_row, hyp_row
 
-    def _hear(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Heard:
+    def _walk(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Walk:
         """The intervals in which a hypothesis has speech, of those that count."""
         speech = _find_speech(hypothesis)
         changes, us, ref_row, hyp_row = self.walk(speech)
@@ -130,7 +130,7 @@ class Reference:
         kept = np.flatnonzero((us > 0) & (n_hyp > 0)[hyp_row] & counts[ref_row])
         ref_row, hyp_row, session = ref_row[kept], hyp_row[kept], changes[kept] // SESSION_US
         bounds = np.searchsorted(session, np.arange(self.n_sessions + 1)).tolist()
-        return _Heard(
+        return _Walk(
             session,
             [slice(first, last) for first, last in pairwise(bounds)],
             us[kept].astype(np.float64),
@@ -150,8 +150,8 @@ class Reference:
 
         correct = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # by region
         regions = {
-            name: ErrorSeconds(scored, scored - both, heard - both, both - right)
-            for name, (scored, heard, both), right in zip(REGIONS, totals.tolist(), correct.tolist(), strict=True)
+            name: ErrorSeconds(scored, scored - both, found - both, both - right)
+            for name, (scored, found, both), right in zip(REGIONS, totals.tolist(), correct.tolist(), strict=True)
         }
         intersection_us = scored_common_us[ref, hyp]
         union_us = self.scored_us[session][ref] + (weights[1:].sum(axis=0) @ hyps)[hyp] - intersection_us
@@ -224,7 +224,7 @@ def find_errors(
     return SessionErrors({hyp_names[h]: ref_names[r] for r, h in pairs if common_us[r, h] > 0}, tuple(marks))
 
 
-class _Heard(NamedTuple):
+class _Walk(NamedTuple):
     """Intervals in which a hypothesis has speech and nothing changes."""
 
     session: Ints

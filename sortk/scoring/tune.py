@@ -303,7 +303,7 @@ def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> No
 # Sets from files
 
 
-def hear_sessions(
+def write_session_posteriors(
     model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None, run_jobs: RunJobs = map
 ) -> None:
     """Posteriors of a diarizer as <session>.npy, of those sessions whose file is not there yet."""

@@ -82,12 +82,15 @@ def make_speech(seconds: int) -> np.ndarray:
 def bench_90_seconds(folder: Path) -> None:
     samples = make_speech(SECONDS)
     exact, int8 = load(folder, device="cpu"), load(folder, int8=True)
-    probs, rounded = exact.hear_samples(samples), int8.hear_samples(samples)  # and positions are projected
+    probs, rounded = (
+        exact.posteriors_of_samples(samples),
+        int8.posteriors_of_samples(samples),
+    )
     gemm, int8_gemm, plain, fast = 0.0, 0.0, float("inf"), float("inf")
     for _ in range(3):  # in turn, so that each has its share of quiet moments
         gemm, int8_gemm = max(gemm, measure_gemm()), max(int8_gemm, measure_int8_gemm())
-        plain = min(plain, cpu_seconds(lambda: exact.hear_samples(samples), 1))
-        fast = min(fast, cpu_seconds(lambda: int8.hear_samples(samples), 1))
+        plain = min(plain, cpu_seconds(lambda: exact.posteriors_of_samples(samples), 1))
+        fast = min(fast, cpu_seconds(lambda: int8.posteriors_of_samples(samples), 1))
     rate = count_flops(SIZES["base"], count_frames(len(samples))) / plain
     print(f"{SECONDS} s: {plain:.2f} s, real-time factor {plain / SECONDS:.4f}")
     print(f"{rate / 1e9:.0f} GFLOP/s, matrix product {gemm / 1e9:.0f}: {tell(rate / gemm, MIN_SHARE_OF_GEMM)}")

@@ -40,8 +40,8 @@ def main() -> None:
         gemm, plain, fast = 0.0, float("inf"), float("inf")
         for _ in range(2):  # in turn, so that each has its share of quiet moments
             gemm = max(gemm, measure_gemm())
-            plain = min(plain, cpu_seconds(lambda: exact.hear_samples(samples), 1))
-            fast = min(fast, cpu_seconds(lambda: int8.hear_samples(samples), 1))
+            plain = min(plain, cpu_seconds(lambda: exact.posteriors_of_samples(samples), 1))
+            fast = min(fast, cpu_seconds(lambda: int8.posteriors_of_samples(samples), 1))
         print(f"{SECONDS} s in the 30.4 s setting: {plain:.2f} s; matrix product {gemm / 1e9:.0f} GFLOP/s")
         print(f"against the peer at that rate: {tell(PEER_SECONDS * PEER_GEMM / gemm / plain, 1.0)}")
         print(f"int8: {fast:.2f} s, {tell(plain / fast, MIN_INT8_RATIO)}")

@@ -89,14 +89,14 @@ def test_posteriors_are_those_of_the_model(model: Sortformer) -> None:
     samples = noise(7.3)
     with torch.inference_mode():
         expected = model(torch.from_numpy(samples)[None]).speaker_probs[0].numpy()
-    np.testing.assert_allclose(make(model).hear_samples(samples), expected, atol=1e-5)
+    np.testing.assert_allclose(make(model).posteriors_of_samples(samples), expected, atol=1e-5)
 
 
 @needs_nvidia
 @pytest.mark.parametrize("name", ["a_3p3", "b_10", "c_31p7"])
 def test_posteriors_are_nvidias(name: str) -> None:
     diarizer = load(SHARED / "tiny_sortformer.nemo", device="cpu")
-    [(_, probs)] = diarizer.hear([Session(name, SHARED / f"{name}.wav")])
+    [(_, probs)] = diarizer.posteriors_of([Session(name, SHARED / f"{name}.wav")])
     expected = np.load(SHARED / f"tiny_{name}.npz")["preds"][0]
     np.testing.assert_allclose(probs, expected, atol=1e-4)
 
@@ -121,10 +121,10 @@ def test_a_batch_gives_what_each_recording_gives(tmp_path: Path, build: type, mo
     diarizer = make(build())
     lengths = [2.0, 5.0, 0.05, 2.0, 0.005, 3.33, 1.0, 6.0]
     sessions = find_sessions(write(tmp_path / f"{n}.wav", seconds, n) for n, seconds in enumerate(lengths))
-    heard = list(diarizer.hear(sessions))
+    heard = list(diarizer.posteriors_of(sessions))
     assert [session.session_id for session, _ in heard] == [str(n) for n in range(8)]
     for session, probs in heard:
-        alone = diarizer.hear_samples(soundfile.read(session.audio_path, dtype="float32")[0])
+        alone = diarizer.posteriors_of_samples(soundfile.read(session.audio_path, dtype="float32")[0])
         np.testing.assert_allclose(probs, alone, atol=1e-5)
     assert [len(probs) for _, probs in heard] == [25, 63, 1, 25, 0, 42, 13, 75]
 
@@ -138,7 +138,7 @@ def test_a_recording_is_told_as_soon_as_all_before_it_are(
     paths[1].write_text("text", encoding="utf-8")
     told: list[str] = []
     heard: list[float] = []
-    results = make(model, streaming=streaming, whole_seconds=8.0).hear(
+    results = make(model, streaming=streaming, whole_seconds=8.0).posteriors_of(
         find_sessions(paths), lambda session, _: told.append(session.session_id), heard.append
     )
     names = [next(results)[0].session_id for _ in range(3)]
@@ -158,18 +158,20 @@ def test_what_is_too_long_is_heard_in_steps(model: Sortformer, tmp_path: Path, m
     monkeypatch.setattr(Sortformer, "long_steps", STEPS)
     path = write(tmp_path / "long.flac", 20.0)
     short = make(model, whole_seconds=10.0)
-    [(_, probs)] = short.hear([Session("long", path)])
+    [(_, probs)] = short.posteriors_of([Session("long", path)])
     samples = soundfile.read(path, dtype="float32")[0]
-    np.testing.assert_array_equal(probs, make(model, streaming=STEPS).hear_samples(samples))
-    assert not np.allclose(probs, make(model).hear_samples(samples), atol=1e-4)
-    np.testing.assert_array_equal(probs, short.hear_samples(samples))
+    np.testing.assert_array_equal(probs, make(model, streaming=STEPS).posteriors_of_samples(samples))
+    assert not np.allclose(probs, make(model).posteriors_of_samples(samples), atol=1e-4)
+    np.testing.assert_array_equal(probs, short.posteriors_of_samples(samples))
 
 
 def test_a_chunk_as_long_as_the_recording_is_the_whole(model: Sortformer) -> None:
     samples = noise(5.0)
     steps = StreamingOptions(chunk=63)
     np.testing.assert_allclose(
-        make(model, streaming=steps).hear_samples(samples), make(model).hear_samples(samples), atol=1e-5
+        make(model, streaming=steps).posteriors_of_samples(samples),
+        make(model).posteriors_of_samples(samples),
+        atol=1e-5,
     )
 
 
@@ -179,7 +181,7 @@ def test_at_most_so_many_speakers(model: Sortformer) -> None:
     np.testing.assert_array_equal(two, np.array([[0.9, 0.2], [0.1, 0.8], [0.2, 0.1]], np.float32))
     np.testing.assert_array_equal(make(model, max_speakers=1).limit_speakers(probs), probs.max(axis=1, keepdims=True))
     assert make(model, max_speakers=3).limit_speakers(probs) is probs
-    assert make(model, max_speakers=2).hear_samples(noise(1.0)).shape == (13, 2)
+    assert make(model, max_speakers=2).posteriors_of_samples(noise(1.0)).shape == (13, 2)
     with pytest.raises(ValueError, match="max_speakers must be at least 1, not 0"):
         DiarizeOptions(max_speakers=0)
 
@@ -202,12 +204,12 @@ def test_the_models_own_steps() -> None:
 
 def test_folded_and_quantized(folder: Path, model: Sortformer) -> None:
     samples = noise(4.0)
-    exact = make(model).hear_samples(samples)
+    exact = make(model).posteriors_of_samples(samples)
     folded = load(folder, device="cpu")
     assert isinstance(folded.model, Sortformer)
     assert all(layer.conv.batch_norm is None for layer in folded.model.encoder.layers)  # type: ignore[union-attr]
-    np.testing.assert_allclose(folded.hear_samples(samples), exact, atol=1e-5)
-    int8 = load(folder, int8=True).hear_samples(samples)
+    np.testing.assert_allclose(folded.posteriors_of_samples(samples), exact, atol=1e-5)
+    int8 = load(folder, int8=True).posteriors_of_samples(samples)
     assert 0 < np.abs(int8 - exact).max() < 0.1
 
 
@@ -243,7 +245,7 @@ SILENCES = {
 @pytest.mark.parametrize("name", SILENCES)
 @pytest.mark.parametrize("streaming", [None, "0.32"])
 def test_strange_audio_has_posteriors(model: Sortformer, name: str, streaming: str | None) -> None:
-    probs = make(model, streaming=streaming).hear_samples(SILENCES[name].astype(np.float32))
+    probs = make(model, streaming=streaming).posteriors_of_samples(SILENCES[name].astype(np.float32))
     assert probs.shape == (25, 3) and np.isfinite(probs).all()
 
 
@@ -298,7 +300,7 @@ def test_a_folder_of_results(folder: Path, tmp_path: Path) -> None:
     probs = np.load(out / "1.npy")
     assert probs.dtype == np.float16 and probs.shape == (25, 3)
     np.testing.assert_allclose(
-        probs, load(folder).hear_samples(soundfile.read(paths[1], dtype="float32")[0]), atol=1e-3
+        probs, load(folder).posteriors_of_samples(soundfile.read(paths[1], dtype="float32")[0]), atol=1e-3
     )
     assert (out / "0.svg").read_text(encoding="utf-8").startswith("<svg")
 

@@ -120,7 +120,7 @@ def test_posteriors_are_those_of_the_recording_with_names_first(
 ) -> None:
     swapped = {"bob": samples["bob"], "alice": samples["alice"]}
     for enrolled in (samples, swapped):
-        probs = make(enrol=enrolled).hear_samples(recording)
+        probs = make(enrol=enrolled).posteriors_of_samples(recording)
         assert probs.shape == (120, 3)
         columns = [int(probs[row].argmax()) for row in (20, 60, 100)]  # carol, bob, alice
         assert columns == [2, list(enrolled).index("bob"), list(enrolled).index("alice")]
@@ -135,7 +135,7 @@ def test_names_hold_in_a_second_recording_and_live(samples: dict[str, Path], rec
 
 
 def test_a_recording_without_samples_of_its_own_length(samples: dict[str, Path]) -> None:
-    assert make(enrol=samples).hear_samples(np.zeros(0, np.float32)).shape == (0, 3)
+    assert make(enrol=samples).posteriors_of_samples(np.zeros(0, np.float32)).shape == (0, 3)
 
 
 def test_samples_that_do_not_name_a_speaker_are_refused(

@@ -46,7 +46,7 @@ def test_they_are_those_of_the_whole(runs: list[tuple[float, int]], pieces: list
     probs = np.stack([column, np.roll(column, 3)[::-1]], axis=1)
     settled, found, begin = SettledSegments("s", options), [], 0
     for piece in (pieces * len(probs))[: len(probs)]:
-        found += settled.hear(probs[begin : begin + piece])
+        found += settled.push(probs[begin : begin + piece])
         begin += piece
     found += settled.finish()
     assert len(found) == len(set(found)) and set(found) == whole(probs, options)
@@ -58,7 +58,7 @@ def test_hours_in() -> None:
     probs = np.zeros((12 * 45000, 1), np.float32)
     probs[-5000:, 0] = np.repeat(rng.random(625) > 0.5, 8)
     settled = SettledSegments("s", options)
-    found = [segment for piece in np.array_split(probs, 500) for segment in settled.hear(piece)] + settled.finish()
+    found = [segment for piece in np.array_split(probs, 500) for segment in settled.push(piece)] + settled.finish()
     assert set(found) == whole(probs, options) and len(found) > 50
 
 
@@ -66,7 +66,7 @@ def test_a_segment_is_told_once_nothing_can_change_it() -> None:
     """Speech of 5 frames, then silence: padding and gaps of 0.3 s in all settle it after 3 + 2 frames."""
     settled = SettledSegments("s", Postprocess(pad_onset=0.1, pad_offset=0.1, min_duration_off=0.1))
     speech, silence = np.ones((5, 1), np.float32), np.zeros((1, 1), np.float32)
-    told = [settled.hear(speech), *(settled.hear(silence) for _ in range(6))]
+    told = [settled.push(speech), *(settled.push(silence) for _ in range(6))]
     assert [len(segments) for segments in told] == [0, 0, 0, 0, 0, 1, 0]
     assert told[5] == [Segment("s", "speaker_0", 0.0, 0.5)] and settled.finish() == []
 

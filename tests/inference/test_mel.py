@@ -23,7 +23,7 @@ def log_mel(options: FeatureOptions) -> LogMel:
 @pytest.mark.parametrize("options", [PLAIN, OFFLINE])
 def test_in_one_piece_it_is_the_offline_features(options: FeatureOptions, n_samples: int) -> None:
     stream, samples = MelStream(log_mel(options)), noise(n_samples)
-    stream.hear(samples)
+    stream.push(samples)
     heard = stream.cut(0, n_samples // 160, is_last=True)
     torch.testing.assert_close(heard, log_mel(options)(samples)[0], atol=1e-4, rtol=1e-5)
 
@@ -32,7 +32,7 @@ def test_pieces_of_plain_features_are_those_of_the_whole() -> None:
     stream, samples = MelStream(log_mel(PLAIN), batch=2), noise(20000, batch=2)
     pieces = []
     for first, stop, n_heard in ((0, 30, 5000), (22, 60, 12000), (52, 125, 20000)):
-        stream.hear(samples[:, stream.n_samples : n_heard])
+        stream.push(samples[:, stream.n_samples : n_heard])
         piece = stream.cut(first, stop, is_last=stop == 125)
         pieces.append(piece[:, max(sum(p.shape[1] for p in pieces) - first, 0) :])
     torch.testing.assert_close(torch.cat(pieces, dim=1), log_mel(PLAIN)(samples)[0], atol=1e-4, rtol=1e-5)
@@ -42,7 +42,7 @@ def test_settled_frames_do_not_change() -> None:
     """A frame's window reaches 200 samples to the right of its hop: 1150 samples settle frames 0 to 5."""
     stream = MelStream(log_mel(PLAIN))
     assert stream.n_settled == 0
-    stream.hear(noise(1150))
+    stream.push(noise(1150))
     assert stream.n_settled == 6
     early, later = noise(1150), torch.cat([noise(1150), 0.5 * noise(4001)[:, :600]], dim=1)
     whole = log_mel(PLAIN)
@@ -55,7 +55,7 @@ def test_later_pieces_are_normalised_by_all_that_was_heard() -> None:
     samples = noise(32000)
     samples[:, 20000:] *= 3  # the peak rises as well
     stream = MelStream(log_mel(OFFLINE))
-    stream.hear(samples)
+    stream.push(samples)
     stream.cut(0, 100, is_last=False)
     heard = stream.cut(100, 200, is_last=True)
     torch.testing.assert_close(heard, log_mel(OFFLINE)(samples)[0][:, 100:], atol=1e-3, rtol=1e-3)
@@ -64,6 +64,6 @@ def test_later_pieces_are_normalised_by_all_that_was_heard() -> None:
 def test_what_is_not_needed_is_forgotten() -> None:
     stream = MelStream(log_mel(PLAIN))
     for start in range(0, 8000, 80):
-        stream.hear(noise(12800))
+        stream.push(noise(12800))
         stream.cut(start, start + 80, is_last=False)
     assert stream.n_samples == 100 * 12800 and stream._samples.shape[1] < 3 * 12800

@@ -116,7 +116,7 @@ def tiny() -> Nemotron:
 
 
 def test_a_hugging_face_folder_gives_nvidias_posteriors() -> None:
-    probs = load(HF).hear_samples(read_clip("a_3p3"))
+    probs = load(HF).posteriors_of_samples(read_clip("a_3p3"))
     with np.load(FIXTURES / "nemo2" / "tiny_nemotron_a_3p3.npz") as arrays:
         np.testing.assert_allclose(probs, sigmoid(arrays["logits"]), atol=1e-4)
 
@@ -139,7 +139,7 @@ def test_a_nemo_file_is_the_same_model_also_in_half_precision(tmp_path: Path) ->
     ("model", "clip"), [("tiny_nemotron_hf", "b_10"), ("tiny_nemotron.nemo", "c_31p7"), ("tiny_nemotron.nemo", "d_60")]
 )
 def test_offline_posteriors_are_nvidias(model: str, clip: str) -> None:
-    probs = load(SHARED / "nemo2" / model).hear_samples(read_clip(clip))
+    probs = load(SHARED / "nemo2" / model).posteriors_of_samples(read_clip(clip))
     np.testing.assert_allclose(probs, sigmoid(nvidias("offline", f"{clip}_logits")), atol=1e-4)
 
 
@@ -154,7 +154,7 @@ def keep_states(model: Nemotron, options: StreamingOptions, samples: np.ndarray)
             return probs, state
 
     stream = Stream(Keeping(model, options))
-    probs = torch.cat([stream.hear(torch.from_numpy(samples)[None]), stream.finish()], dim=1)
+    probs = torch.cat([stream.push(torch.from_numpy(samples)[None]), stream.finish()], dim=1)
     return probs[0].numpy(), states
 
 
@@ -196,7 +196,7 @@ def test_the_state_after_a_step_is_nvidias(
 )
 def test_segments_are_nvidias(name: str, clip: str, preset: str | None) -> None:
     diarizer = load(HF, DiarizeOptions(streaming=preset))
-    probs = diarizer.hear_samples(read_clip(clip))[: 1000 if "first1000" in name else None]
+    probs = diarizer.posteriors_of_samples(read_clip(clip))[: 1000 if "first1000" in name else None]
     segments = diarizer.find_segments(Session("a", Path("a")), probs)
     found = [[round(s.start, 2), round(s.end, 2), int(s.speaker.removeprefix("speaker_"))] for s in segments]
     expected = json.loads((SHARED / "nemo2" / "tiny_nemotron_segments.json").read_text(encoding="utf-8"))[name]
@@ -249,7 +249,7 @@ def test_its_published_size() -> None:
 
 def pieces(diarizer: Diarizer, samples: np.ndarray, size: int) -> np.ndarray:
     stream = diarizer.stream()
-    heard = [stream.hear(torch.from_numpy(part)[None]) for part in np.split(samples, range(size, len(samples), size))]
+    heard = [stream.push(torch.from_numpy(part)[None]) for part in np.split(samples, range(size, len(samples), size))]
     probs: np.ndarray = torch.cat([*heard, stream.finish()], dim=1)[0].numpy()
     return probs
 
@@ -257,7 +257,7 @@ def pieces(diarizer: Diarizer, samples: np.ndarray, size: int) -> np.ndarray:
 @pytest.mark.parametrize("preset", ["0.32", "0.64", "30.4"])
 def test_it_does_not_matter_how_samples_arrive(preset: str) -> None:
     diarizer, samples = load(HF, DiarizeOptions(streaming=preset)), read_clip("a_3p3")
-    np.testing.assert_array_equal(pieces(diarizer, samples, 1601), diarizer.hear_samples(samples))
+    np.testing.assert_array_equal(pieces(diarizer, samples, 1601), diarizer.posteriors_of_samples(samples))
 
 
 def test_live_segments_are_those_of_the_file(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_commands(tmp_path: Path) -> None:
 
 def test_int8_is_close() -> None:
     samples = read_clip("a_3p3")
-    exact, rounded = load(HF).hear_samples(samples), load(HF, int8=True).hear_samples(samples)
+    exact, rounded = load(HF).posteriors_of_samples(samples), load(HF, int8=True).posteriors_of_samples(samples)
     assert 0 < np.abs(exact - rounded).mean() < 0.05  # the last layers of the random model are scaled up
 
 

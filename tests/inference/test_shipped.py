@@ -51,6 +51,6 @@ def test_a_recording_longer_than_the_model_has_learned_from_is_processed_in_chun
     samples = np.tile(audio.read(DEMO_AUDIO), math.ceil(longest / 30) + 1)
     limited = load()
     unlimited = Diarizer(replace(load_diarizer(SHIPPED_MODEL), longest_seconds=math.inf), limited.options)
-    assert not np.allclose(limited.hear_samples(samples), unlimited.hear_samples(samples), atol=1e-3)
+    assert not np.allclose(limited.posteriors_of_samples(samples), unlimited.posteriors_of_samples(samples), atol=1e-3)
     short = samples[: round(16000 * (longest - 1))]
-    assert np.allclose(limited.hear_samples(short), unlimited.hear_samples(short), atol=1e-3)
+    assert np.allclose(limited.posteriors_of_samples(short), unlimited.posteriors_of_samples(short), atol=1e-3)

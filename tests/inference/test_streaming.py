@@ -48,7 +48,7 @@ def nvidia() -> tuple[Sortformer, Tensor, dict[str, Tensor]]:
 def run(model: Sortformer, options: StreamingOptions, samples: Tensor, piece: int | None = None) -> Tensor:
     stream = Stream(StreamingStep(model, options), len(samples))
     pieces = samples.split(piece, dim=1) if piece else [samples]
-    return torch.cat([*(stream.hear(part) for part in pieces), stream.finish()], dim=1)
+    return torch.cat([*(stream.push(part) for part in pieces), stream.finish()], dim=1)
 
 
 @needs_nvidia
@@ -123,8 +123,8 @@ def test_a_batch_is_its_recordings() -> None:
 def test_frames_come_as_soon_as_their_context_is_there() -> None:
     """Chunk 3 and right context 1 are 4 frames, 32 mel frames; the last one's window ends at 31 * 160 + 200 samples."""
     stream = Stream(StreamingStep(random_sortformer(SMALL), PRESETS["0.32"]))
-    assert stream.hear(noise(5)[:, : 31 * 160 + 199]).shape == (1, 0, 3)
-    assert stream.hear(noise(5)[:, :1]).shape == (1, 3, 3)
+    assert stream.push(noise(5)[:, : 31 * 160 + 199]).shape == (1, 0, 3)
+    assert stream.push(noise(5)[:, :1]).shape == (1, 3, 3)
     assert stream.finish().shape == (1, 1, 3)
 
 
@@ -190,7 +190,7 @@ def test_empty_places_of_the_memory_are_zero_and_counted() -> None:
     steps = StreamingOptions(chunk=5, left_context=2, right_context=1, fifo=8, update_period=6, cache=20)
     stream, counts = Stream(StreamingStep(random_sortformer(SMALL), steps)), []
     for piece in noise(4).split(6400, dim=1):
-        stream.hear(piece)
+        stream.push(piece)
         state = stream.state
         counts.append((int(state.n_cache), int(state.n_fifo)))
         assert not state.cache[:, int(state.n_cache) :].any() and not state.fifo[:, int(state.n_fifo) :].any()

@@ -59,7 +59,7 @@ class KnownDiarizer(Diarizer):
         super().__init__(LoadedDiarizer(Sortformer(DIARIZER).eval()))
         self.probs = probs
 
-    def hear(self, sessions, on_error=None, on_heard=float):  # type: ignore[no-untyped-def]
+    def posteriors_of(self, sessions, on_error=None, on_progress=float):  # type: ignore[no-untyped-def]
         return iter([(session, self.probs) for session in sessions])
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.formats.files import FormatError
-from sortk.prepare.posteriors import hear_speakers, match_speakers
+from sortk.prepare.posteriors import find_speakers, match_speakers
 from sortk.prepare.recordings import Turns, load_recording
 from sortk.prepare.refine import refine_turns
 from sortk.prepare.timestamps import TimestampOptions
@@ -76,9 +76,9 @@ def test_a_scrap_of_somebody_elses_speech_is_no_evidence() -> None:
 
 def test_turns_that_nobody_heard_stay_and_are_counted() -> None:
     turns: Turns = {"A": spans((1, 2)), "B": spans((3, 4), (5, 6)), "C": spans((7, 8))}
-    refined, n_unheard = refine_turns(turns, spans((5.25, 6), (7.75, 8)), {}, 0)
+    refined, n_undetected = refine_turns(turns, spans((5.25, 6), (7.75, 8)), {}, 0)
     assert refined == {"A": spans((1, 2)), "B": spans((3, 4), (5.25, 6)), "C": spans((7, 8))}  # C would lose 75 %
-    assert n_unheard == 3
+    assert n_undetected == 3
 
 
 def test_the_diarizer_tells_who_speaks() -> None:
@@ -150,7 +150,7 @@ def test_posteriors_of_the_session_or_of_the_whole_audio(tmp_path: Path, n_frame
     probs = np.zeros((n_frames, 4), np.float16)
     probs[20 + 100 * (n_frames > 50) :, 2][:10] = 1
     np.save(tmp_path / "m.npy", probs)
-    heard = hear_speakers(load_recording(session, WORDS, check_audio=False), tmp_path / "m.npy", 0.5)
+    heard = find_speakers(load_recording(session, WORDS, check_audio=False), tmp_path / "m.npy", 0.5)
     assert heard == {"A": spans((8 + 19 * 0.08, 8 + 31 * 0.08))}
 
 
@@ -173,4 +173,4 @@ def test_bad_posteriors_are_named(tmp_path: Path, array: np.ndarray | None, mess
     else:
         np.save(path, array)
     with pytest.raises(FormatError, match=message):
-        hear_speakers(load_recording(make_session(tmp_path), WORDS, check_audio=False), path, 0.5)
+        find_speakers(load_recording(make_session(tmp_path), WORDS, check_audio=False), path, 0.5)

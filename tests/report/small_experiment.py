@@ -37,7 +37,7 @@ def write_experiment(root: Path, n_sessions: int = 6, seconds: float = 20.0, wit
     _write_log(root / "05-train-diar", ("sort", "pil"), "der")
     _write_study(root / "07-tune")
     results = Results(
-        "made <up>", "1234567", "2026-01-01", {"score": {"normalizer": "lower"}}, _hear(root, sessions), []
+        "made <up>", "1234567", "2026-01-01", {"score": {"normalizer": "lower"}}, _walk(root, sessions), []
     )
     if with_asr:
         _write_log(root / "06-train-asr", ("text", "words"), "cpwer")
@@ -78,7 +78,7 @@ def _say(turn: Segment, random: Random) -> list[Segment]:
     ]
 
 
-def _hear(root: Path, sessions: Sequence[Session]) -> list[DerResult]:
+def _walk(root: Path, sessions: Sequence[Session]) -> list[DerResult]:
     """With mistakes: speakers mixed up now and then, boundaries moved, posteriors that follow the hypothesis."""
     references = {session.session_id: rttm.read(session.rttm_path or Path()) for session in sessions}
     folder, results = root / "08-score" / "hyp" / "test", []

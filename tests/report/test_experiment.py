@@ -116,7 +116,7 @@ def test_a_budget_bounds_the_page(made_up: Path) -> None:
     n_sound = len(whole[0]["view"]["audio"])
     sessions = data_of(format_report(folders, Budget(sound_bytes=2 * n_sound + 99)))["sessions"]
     assert sum("audio" in session["view"] for session in sessions) == 2 and "audio" in sessions[0]["view"]
-    sessions = data_of(format_report(folders, Budget(heard_sessions=1, heard_seconds=5.0)))["sessions"]
+    sessions = data_of(format_report(folders, Budget(sessions_with_sound=1, seconds_of_sound=5.0)))["sessions"]
     assert [session["view"].get("audio_seconds") for session in sessions] == [5.0] + 5 * [None]
     size = len(encode_data(whole[0]["view"])) - n_sound
     sessions = data_of(format_report(folders, Budget(view_bytes=size + 2000)))["sessions"]

@@ -25,7 +25,7 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Model:
-    """Hears somebody from frame 25 (2 s) to 50 (4 s) of every session; is killed after so many."""
+    """GivesPosteriors somebody from frame 25 (2 s) to 50 (4 s) of every session; is killed after so many."""
 
     decoding, frame_seconds = "free", 0.08
 
@@ -39,7 +39,7 @@ class Model:
             self.heard.append(session.session_id)
             yield session
 
-    def hear(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, np.ndarray]]:
+    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, np.ndarray]]:
         probs = np.zeros((100, 1), np.float32)
         probs[25:50] = 0.9
         return ((session, probs) for session in self._meet(sessions))

@@ -239,7 +239,7 @@ def test_a_nemotron_is_tuned_with_targets_of_10_ms(tmp_path: Path) -> None:
     assert weights["speakers.weight"].shape == (8, 32)
     changed = {name for name, tensor in weights.items() if not torch.equal(tensor, before[name])}
     assert changed == before.keys() - {"learned_silence"}  # which only a stream uses
-    probs = load(tmp_path / "out" / "model").hear_samples(audio.read(sessions[0].audio_path))
+    probs = load(tmp_path / "out" / "model").posteriors_of_samples(audio.read(sessions[0].audio_path))
     assert probs.shape == (400, 8)
 
 
