@@ -108,11 +108,12 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 INTERRUPTED = """
-import time
+import signal, time
 from sortk.run.workers import run_local
 def sleep(item):
-    time.sleep(0.2)
+    time.sleep(5)
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
     print("started", flush=True)
     try:
         list(run_local(sleep, range(4), 4))
