@@ -16,9 +16,10 @@ import torch
 from click.testing import CliRunner, Result
 from packaging.requirements import Requirement
 
-from sortk import __version__, doctor
+from sortk import __version__
 from sortk.cli import main
 from sortk.cli.options import complete_recipe
+from sortk.run import doctor
 
 SHELLS = ("bash", "zsh", "fish")
 

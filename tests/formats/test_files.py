@@ -43,7 +43,9 @@ def test_gzip_is_unpacked_and_packed_alike_every_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"hello", gzip.compress(b"hello\n" * 9)[:-12], gzip.compress(b"hello\n" * 9)[:15] + b"\xff" * 30]
+    "data",
+    [b"hello", gzip.compress(b"hello\n" * 9)[:-12], gzip.compress(b"hello\n" * 9)[:15] + b"\xff" * 30],
+    ids=["no gzip", "cut off", "damaged"],  # not the bytes, in which the time stands
 )
 def test_damaged_gzip(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.rttm.gz"
