@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The version that development and CI use; pyproject.toml has the range that users may have (make test-versions).
+TORCH ?= 2.11.*
 
 .PHONY: help setup test test-slurm chaos lint format fuzz bench screenshots wheel clean
 help:  ## list the targets
@@ -13,7 +15,7 @@ setup: $(STAMP)  ## a virtual environment with sortk and all it needs, in .venv
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[cluster,corpora,dev,export]'
+	$(BIN)/pip install --quiet --editable '.[cluster,corpora,dev,export]' 'torch==$(TORCH)' 'torchaudio==$(TORCH)'
 	touch $@
 
 # One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
