@@ -47,6 +47,9 @@ class TurnTaking:
     gap_shape: float = 1.2
 
 
+USUAL_HABITS = TurnTaking()
+
+
 Cast = Mapping[str, Sequence[Sequence[Piece]]]
 """The speakers of a session, each with utterances, each of one or more pieces."""
 
@@ -81,7 +84,7 @@ def plan_turns(
     silence: float,
     turn_change: float,
     rng: Random,
-    habits: TurnTaking = TurnTaking(),  # noqa: B008 - frozen
+    habits: TurnTaking = USUAL_HABITS,
 ) -> list[PlacedTurn]:
     """A conversation of the `cast` that reaches the two ratios in `length_ms`; turns in the order of their starts."""
     if len(cast) == 1:
