@@ -244,7 +244,7 @@ def test_multitalker_from_a_pipe_is_the_recording(tmp_path: Path) -> None:
     expected = transcriber(session)
     pcm = soundfile.read(session.audio_path, dtype="int16")[0].tobytes()
     words = list(transcriber.transcribe_pcm(io.BytesIO(pcm)))
-    assert len(words) > 4
+    assert words
     found = sorted((w.speaker, w.start, w.end, w.text) for w in words)
     assert found == sorted((w.speaker, w.start, w.end, w.text) for w in expected)
 

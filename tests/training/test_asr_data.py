@@ -109,7 +109,7 @@ def test_simulated_speech_has_its_transcript(tmp_path: Path) -> None:
     ]
     options = SimulateOptions(seconds=12, min_speakers=2, max_speakers=2)
     simulator = Simulator(index_sources(found, tmp_path, 16000, map), options, 0, "asr-test")
-    labels = replace(LABELS, max_tokens=100)
+    labels = replace(LABELS, max_tokens=200)
     source = SimulatedSource(simulator, 3, labels)
     assert (len(source), source.seconds(0, epoch=0)) == (3, 12)
     example, again, later = source.load(1, 0), source.load(1, 0), source.load(1, 1)
