@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -73,6 +74,14 @@ class PlannedSpeaker:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomTone:
+    """Steady Gaussian noise: white noise through the filter 1 / (1 - pole z^-1)."""
+
+    snr_db: float
+    pole: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All random choices of one mixture, made."""
 
@@ -83,6 +92,8 @@ class Plan:
     turns: tuple[PlannedTurn, ...]
     noise: Clip | None = None
     snr_db: float = 0.0
+    room_tone: RoomTone | None = None
+    codec: str = ""  # that the mixture is encoded with and decoded again; empty: none
     exact: bool = False  # the plain sum of the sources: no fades, and what clips is clipped, not scaled down
 
     @property
@@ -151,6 +162,8 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
             [turn.speaker, turn.start_sample, turn.end_sample, [piece_json(piece) for piece in turn.pieces]]
             for turn in plan.turns
         ],
+        **({"room_tone": [plan.room_tone.snr_db, plan.room_tone.pole]} if plan.room_tone else {}),
+        **({"codec": plan.codec} if plan.codec else {}),
     }
 
 
@@ -179,6 +192,8 @@ def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
         ),
         noise=clip(fields["noise"]),
         snr_db=fields["snr_db"],
+        room_tone=RoomTone(*fields["room_tone"]) if "room_tone" in fields else None,
+        codec=fields.get("codec", ""),
         exact=fields["exact"],
     )
 
@@ -227,8 +242,15 @@ def render(plan: Plan, sources: SourceAudio) -> Int16:
     else:
         mixture = np.zeros(plan.n_samples, np.float32)
         _add_pieces(mixture, plan, sources)
+    background = np.zeros_like(mixture)
     if plan.noise:
-        mixture += _noise_at_snr(mixture, plan, plan.noise)
+        noise = np.resize(_read_clip(plan.noise, plan.sample_rate), plan.n_samples)
+        background += _at_snr(noise, plan.snr_db, mixture, plan)
+    if plan.room_tone:
+        background += _at_snr(_make_room_tone(plan, plan.room_tone), plan.room_tone.snr_db, mixture, plan)
+    mixture += background
+    if plan.codec:
+        mixture = apply_codec(mixture, plan.sample_rate, plan.codec)
     peak = float(np.abs(mixture).max(initial=0.0))
     if peak > PEAK and not plan.exact:
         mixture *= PEAK / peak
@@ -298,25 +320,79 @@ def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
         return track
     from scipy.signal import oaconvolve  # noqa: PLC0415 - slow to import, rarely needed
 
-    response = audio.read(rir.audio_path, rir.start, rir.duration, sample_rate)
+    response = _read_clip(rir, sample_rate)
     direct = int(np.abs(response).argmax())
     energy = float(np.square(response).sum())
     if energy == 0:
         raise ValueError(f"{rir.audio_path}: the impulse response at {rir.start:g} s is silent")
-    response /= np.float32(math.sqrt(energy))
+    response = response / np.float32(math.sqrt(energy))
     reverberant: Float32 = oaconvolve(track, response)[direct : direct + len(track)].astype(np.float32)
     return reverberant
 
 
-def _noise_at_snr(mixture: Float32, plan: Plan, clip: Clip) -> Float32:
-    """Noise, repeated to the length of the mixture, `snr_db` below the mean power of its speech."""
-    noise = np.resize(audio.read(clip.audio_path, clip.start, clip.duration, plan.sample_rate), plan.n_samples)
+@functools.lru_cache(maxsize=128)
+def _read_clip(clip: Clip, sample_rate: int) -> Float32:
+    return audio.read(clip.audio_path, clip.start, clip.duration, sample_rate)
+
+
+def _at_snr(noise: Float32, snr_db: float, mixture: Float32, plan: Plan) -> Float32:
+    """Return the noise scaled to `snr_db` below the mean power of the mixture's speech."""
     n_speech = sum(turn.end_sample - turn.start_sample for turn in plan.turns)
     speech_power = float(np.square(mixture).sum()) / max(n_speech, 1)
     noise_power = float(np.square(noise).mean())
     if noise_power == 0:
-        return np.zeros_like(mixture)
-    return noise * np.float32(math.sqrt(speech_power / noise_power / 10 ** (plan.snr_db / 10)))
+        return noise
+    return noise * np.float32(math.sqrt(speech_power / noise_power / 10 ** (snr_db / 10)))
+
+
+def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
+    """Return noise of the mixture's length, the same for the same session."""
+    from scipy.signal import lfilter  # noqa: PLC0415 - slow to import, rarely needed
+
+    white = np.random.default_rng(list(plan.session_id.encode())).standard_normal(plan.n_samples, np.float32)
+    filtered: Float32 = lfilter(np.float32([1]), np.float32([1, -tone.pole]), white)
+    return filtered
+
+
+TELEPHONE_RATE = 8000
+TELEPHONE_LOWEST_HZ = 300
+MU = 255  # of the companding curve sign(x) ln(1 + mu |x|) / ln(1 + mu) (ITU-T G.711)
+CODED = {
+    "mp3": ("MP3", "MPEG_LAYER_III", 0.9),
+    "opus": ("OGG", "OPUS", 0.9),
+}  # as libsndfile writes it: 10 to 25 kbit/s
+
+
+def apply_codec(samples: Float32, sample_rate: int, codec: str) -> Float32:
+    """Return the samples as they are after `codec`; no codec delays them."""
+    if codec == "telephone":
+        return _telephone(samples, sample_rate)
+    import soundfile  # noqa: PLC0415 - slow to import, rarely needed
+
+    container, subtype, compression = CODED[codec]
+    coded = io.BytesIO()
+    peak = max(float(np.abs(samples).max(initial=0.0)), 1.0)  # encoders clip
+    soundfile.write(
+        coded, samples / np.float32(peak), sample_rate, format=container, subtype=subtype, compression_level=compression
+    )
+    coded.seek(0)
+    decoded, _ = soundfile.read(coded, dtype="float32")
+    return np.resize(decoded, len(samples)) * np.float32(peak)
+
+
+def _telephone(samples: Float32, sample_rate: int) -> Float32:
+    """Return the samples in the band of a telephone, 300 to 4,000 Hz, with the rounding of 8-bit mu-law."""
+    from scipy.signal import butter, resample_poly, sosfilt  # noqa: PLC0415 - slow to import, rarely needed
+
+    step = sample_rate // TELEPHONE_RATE
+    narrow = samples if step == 1 else resample_poly(samples, 1, step)
+    narrow = sosfilt(butter(2, TELEPHONE_LOWEST_HZ, "highpass", fs=TELEPHONE_RATE, output="sos"), narrow)
+    peak = max(float(np.abs(narrow).max(initial=0.0)), 1.0)
+    companded = np.sign(narrow) * np.log1p(MU * np.abs(narrow) / peak) / math.log1p(MU)
+    rounded = np.rint(companded * (MU // 2)) / (MU // 2)
+    narrow = np.sign(rounded) * np.expm1(np.abs(rounded) * math.log1p(MU)) / MU * peak
+    wide = narrow if step == 1 else resample_poly(narrow, step, 1)
+    return np.asarray(wide[: len(samples)], np.float32)
 
 
 def find_clips(folder: Path) -> list[Clip]:

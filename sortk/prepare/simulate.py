@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 from sortk.formats.files import check_file_name
 from sortk.options import Options, option
@@ -28,6 +29,7 @@ from sortk.prepare.render import (
     PlannedPiece,
     PlannedSpeaker,
     PlannedTurn,
+    RoomTone,
     SourceAudio,
     find_clips,
     render,
@@ -42,6 +44,8 @@ QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of over
 MEASURED_SESSIONS = 200  # of a set, for statistics of turn-taking
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
 SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
+ROOM_TONE_DB = (20.0, 60.0)  # below the speech
+ROOM_TONE_POLE = 0.97  # the largest, of the filter that makes room tone darker than white noise
 SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have thousands
 
 
@@ -86,6 +90,12 @@ class SimulateOptions(Options):
     cut_long: bool = option(False, hash_only_if_set=True)  # cut what is too long for a session; else it is left out
     # Share of sessions of speakers who say sentences; the others join single words. 0: speakers as they come.
     sentences: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # Share of sessions with room tone: steady noise 20 to 60 dB below the speech. Without it, pauses are digital
+    # silence, which recordings do not have.
+    room_tone: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # Share of sessions that are encoded and decoded again, by one of `codecs`.
+    coded_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    codecs: tuple[Literal["telephone", "mp3", "opus"], ...] = option(("telephone", "mp3"), hash_only_if_set=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +108,7 @@ class SimulateOptions(Options):
             f"speakers must be a range such as 2-4, got {self.min_speakers}-{self.max_speakers}",
         )
         _require(bool(self.speeds), "speeds must be one or more numbers from 0.5 to 2, got none")
+        _require(bool(self.codecs) or not self.coded_share, "coded_share is set, but codecs names none")
         _require(self.min_snr_db <= self.max_snr_db, "min_snr_db must be at most max_snr_db")
         _require(self.sample_rate in (8000, 16000), f"sample_rate must be 8000 or 16000, got {self.sample_rate}")
 
@@ -229,6 +240,9 @@ class Simulator:
             turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
             noise=self._pick_noise(noises, rng),
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
+            # Drawn only where they are asked for, so that other plans stay as they are.
+            room_tone=_draw_room_tone(rng) if options.room_tone and rng.random() < options.room_tone else None,
+            codec=rng.choice(options.codecs) if options.coded_share and rng.random() < options.coded_share else "",
         )
 
     def render(self, plan: Plan) -> Int16:
@@ -281,6 +295,10 @@ class Simulator:
     @staticmethod
     def _pick(clips: Sequence[Clip], rng: Random) -> Clip | None:
         return rng.choice(clips) if clips else None
+
+
+def _draw_room_tone(rng: Random) -> RoomTone:
+    return RoomTone(round(rng.uniform(*ROOM_TONE_DB), 2), round(rng.uniform(0.0, ROOM_TONE_POLE), 4))
 
 
 def _planned_turn(placed: PlacedTurn, heard: Sequence[str], sample_rate: int) -> PlannedTurn:

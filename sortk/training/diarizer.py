@@ -5,6 +5,7 @@ It learns who speaks when, and in which order they arrived.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +35,14 @@ from sortk.training.phases import (
     simulated_source,
 )
 from sortk.training.processes import current_processes, sum_numbers
-from sortk.training.small_scale import number_voices, read_teacher, speaker_loss, start_by_comparing
+from sortk.training.small_scale import (
+    FIT_BATCHES,
+    fit_identities,
+    number_voices,
+    read_teacher,
+    speaker_loss,
+    start_by_comparing,
+)
 from sortk.training.targets import DiarizerLabels
 
 log = logging.getLogger(__name__)
@@ -78,6 +86,11 @@ def train_diarizer(
         simulated = simulated_source(data, phase, labels, f"fly-{phase.name}", seed)
         return [*recorded_source(data, phase, labels, phase.seconds, seed), *simulated]
 
+    if initial is not None and teacher is not None and phases:
+        loader = BatchLoader(sources_of(phases[0]), phases[0].batch_limit, seed)
+        batches = itertools.islice(loader.load_epoch(0), FIT_BATCHES)
+        fitted = fit_identities(model.to(device), teacher.to(device), (batch.to(device) for batch in batches))
+        task.identities = nn.Parameter(fitted.clone())
     scores = run_phases(task, phases, sources_of, seed, out)
     if current_processes().leads:
         save_model(out / "model", model.state_dict(), config)
@@ -88,7 +101,7 @@ class DiarizerTask(Task):
     """A diarizer of `models`, its loss and its validation.
 
     Its frames can also be made to name the speaker among all those of the training data (see `small_scale`): as the
-    only task in the encoder warm-up, and then beside diarization, with `speaker_weight` that falls to 0.
+    only task in the encoder warm-up, and then beside diarization (`speaker_weight`).
 
     What stands for a speaker is a learned vector; or, with `teacher`, the embedding of each voice by another model,
     (identities, d), times a learned matrix. Then frames are also drawn to their speaker's vector (1 - cos): they learn
@@ -114,12 +127,14 @@ class DiarizerTask(Task):
             self.identities = nn.Parameter(nn.init.orthogonal_(torch.empty(teacher.shape[1], model.embedding_size)))
         else:
             self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
-        self._names_speakers_only, self._speaker_weight, self._layer_weight = False, 0.0, 0.0
+        self._names_speakers_only, self._layer_weight = False, 0.0
+        self._speaker_weights = (0.0, 0.0)  # at the start of the phase and at its end
 
     def begin(self, phase: PhaseOptions) -> None:
         assert isinstance(phase, DiarPhaseOptions)
         self._names_speakers_only = isinstance(phase, WarmupPhase)
-        self._speaker_weight, self._layer_weight = phase.speaker_weight, phase.layer_weight
+        self._speaker_weights = (phase.speaker_weight, phase.final_speaker_weight)
+        self._layer_weight = phase.layer_weight
         self.model.by_layer = phase.layer_weight > 0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -129,7 +144,7 @@ class DiarizerTask(Task):
         output: SpeakerOutput = self.model(batch.samples, batch.lengths, *reference)
         about: dict[str, Tensor] = {}
         naming: Tensor | None = None
-        if self.identities is not None and self._speaker_weight > 0:
+        if self.identities is not None and any(self._speaker_weights):
             naming, about = self._name_speakers(output.embeddings, batch.speakers)
         loss = diarization_loss(output, batch.targets, self.alpha)
         about |= {"sort": loss.sort, "pil": loss.pil, "arrival_accuracy": loss.arrival_accuracy}
@@ -138,7 +153,8 @@ class DiarizerTask(Task):
             below = diarization_loss(output._replace(logits=logits), batch.targets, self.alpha).total
             total = total + self._layer_weight / len(output.earlier) * below
         if naming is not None:
-            total = total + (1 - self.progress) * self._speaker_weight * naming
+            first, last = self._speaker_weights
+            total = total + ((1 - self.progress) * first + self.progress * last) * naming
         return total, about
 
     def _name_speakers(self, embeddings: Tensor, speakers: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

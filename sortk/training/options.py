@@ -123,7 +123,9 @@ class PhaseOptions(Options):
 class DiarPhaseOptions(PhaseOptions):
     """A phase of the diarizer."""
 
-    speaker_weight: float = 0.0  # of naming speakers beside diarization; falls to 0 over the phase. Not the paper's
+    # Of naming speakers beside diarization, at the start of the phase and at its end. Not the paper's.
+    speaker_weight: float = option(0.0, at_least=0)
+    final_speaker_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
     # Of the mean loss of the Transformer's lower layers, each of which then learns to diarize, too. Not the paper's.
     layer_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
 

@@ -4,7 +4,7 @@ The paper starts from pretrained models (NEST, Canary), which already distinguis
 
     encoder warm-up     the encoder first learns to name the speakers of the training data, frame by frame
     teacher             what stands for a speaker is another model's embedding of the voice, not a learned vector
-    speaker_weight      this goes on beside diarization, with a weight that falls to 0
+    speaker_weight      this continues beside diarization, with a weight that changes to final_speaker_weight
     layer_weight        the lower layers of the Transformer learn to diarize, too
     start_by_comparing  new attention first compares frames
     word_weight         the states of the ASR also name the token that is spoken in each frame
@@ -25,16 +25,20 @@ from torch.nn import functional
 
 from sortk.formats.annotation import prefer_rttm, recorded_segments
 from sortk.formats.files import FormatError
+from sortk.models.diarizer import DiarizerModel
 from sortk.models.fastconformer import RelativeAttention
 from sortk.models.transformer import SelfAttention
 from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import name_voice
 from sortk.records import Session
+from sortk.training.data import Batch
 from sortk.training.targets import NOBODY
 
 log = logging.getLogger(__name__)
 
 COSINE_SCALE = 20.0  # of the logits of the speaker classifier
+FIT_BATCHES = 24  # on which `fit_identities` looks at a model
+FIT_RIDGE = 1.0
 COMPARING_SCALE = 1.5  # of queries and keys, so that the resemblance of frames decides from the start
 
 
@@ -79,6 +83,25 @@ def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tu
     loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
     own = logits.gather(1, speakers[:, None])[:, 0] / COSINE_SCALE
     return loss, (logits.argmax(dim=1) == speakers).float() @ weights, own @ weights
+
+
+@torch.inference_mode()
+def fit_identities(model: DiarizerModel, teacher: Tensor, batches: Iterable[Batch]) -> Tensor:
+    """Return W (teacher's d, d) that brings the teacher's vectors T W closest to a trained model's own embeddings.
+
+    With E the mean embedding of each voice in the batches, W = (T^T T + r I)^-1 T^T E. Without it, a model that is
+    trained further would first have to turn to the directions of a random W.
+    """
+    model.eval()
+    sums = teacher.new_zeros(len(teacher), model.embedding_size)
+    for batch in batches:
+        known = batch.speakers != NOBODY
+        embeddings = functional.normalize(model.embed(batch.samples, batch.lengths)[known].float(), dim=1)
+        sums.index_add_(0, batch.speakers[known], embeddings)
+    met = sums.any(dim=1)
+    vectors, means = teacher[met], functional.normalize(sums[met], dim=1)
+    ridge = FIT_RIDGE * torch.eye(teacher.shape[1]).to(teacher)
+    return torch.linalg.solve(vectors.T @ vectors + ridge, vectors.T @ means)
 
 
 @torch.no_grad()
