@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from sortk.prepare.render import (
     PlannedPiece,
     PlannedSpeaker,
     PlannedTurn,
+    RoomTone,
     SourceAudio,
     _speed_filter,
+    apply_codec,
     change_speed,
     find_clips,
     plan_from_json,
@@ -90,6 +93,44 @@ def test_noise_has_the_planned_snr(tmp_path: Path) -> None:
     assert 10 * np.log10(0.1**2 / np.mean(samples[16000:] ** 2)) == pytest.approx(10, abs=0.2)
 
 
+def test_room_tone_fills_pauses_at_the_planned_snr(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(1.0))
+    plan = Plan(
+        "x", 16000, 32000, (PlannedSpeaker("a", 1.0),), (one_piece(tmp_path / "a.flac", 16000, 0),),
+        room_tone=RoomTone(snr_db=30.0, pole=0.9),
+    )  # fmt: skip
+    samples = render(plan, SourceAudio(16000))
+    pause = samples[16000:] / 32768
+    assert 10 * np.log10(0.1**2 / np.mean(pause**2)) == pytest.approx(30, abs=0.3)
+    # Neighbouring samples of 1 / (1 - 0.9 z^-1) are correlated by 0.9.
+    assert np.corrcoef(pause[1:], pause[:-1])[0, 1] == pytest.approx(0.9, abs=0.02)
+    assert np.array_equal(samples, render(plan, SourceAudio(16000)))
+    assert not np.array_equal(samples, render(replace(plan, session_id="y"), SourceAudio(16000)))
+
+
+@pytest.mark.parametrize("codec", ["telephone", "mp3", "opus"])
+def test_codecs_do_not_delay(codec: str) -> None:
+    speech = np.random.default_rng(0).standard_normal(16000).cumsum().astype(np.float32)
+    speech = np.diff(np.convolve(speech, np.hanning(8), "same"), prepend=0).astype(np.float32)
+    speech *= 0.1 / speech.std()
+    coded = apply_codec(speech, 16000, codec)
+    assert coded.dtype == np.float32 and len(coded) == len(speech) and not np.array_equal(coded, speech)
+    lags = [float(speech[100:-100] @ np.roll(coded, -lag)[100:-100]) for lag in range(-50, 51)]
+    assert int(np.argmax(lags)) - 50 in (-1, 0, 1)
+
+
+def test_a_telephone_has_its_band() -> None:
+    def level_db(hertz: float) -> float:
+        sound = 0.1 * np.sin(2 * np.pi * hertz * np.arange(16000) / 16000).astype(np.float32)
+        spectrum = np.abs(np.fft.rfft(apply_codec(sound, 16000, "telephone")))[round(hertz)]
+        return float(20 * np.log10(spectrum / 800))
+
+    assert level_db(1000) == pytest.approx(0, abs=0.5)
+    assert level_db(300) == pytest.approx(-3, abs=0.5)  # the corner of the filter
+    assert level_db(75) == pytest.approx(-24, abs=1.5)  # two octaves below it, 12 dB each
+    assert level_db(5000) < -40
+
+
 def test_a_room_keeps_the_direct_sound_in_place(tmp_path: Path) -> None:
     click = np.zeros(8000, np.int16)
     click[4000] = 20000
@@ -109,6 +150,7 @@ def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
     plan = Plan(
         "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5), 0.9),),
         (PlannedTurn(0, 16, 1016, (piece,)),), Clip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
+        RoomTone(30.0, 0.5), "mp3",
     )  # fmt: skip
     path = tmp_path / "plan" / "x.json"
     text = json.dumps(plan_to_json(plan, path))

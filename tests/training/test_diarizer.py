@@ -21,7 +21,7 @@ from sortk.training.data import Batch
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
 from sortk.training.phases import Pretrained, TrainingData
-from sortk.training.small_scale import read_teacher, speaker_loss, start_by_comparing
+from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing
 from sortk.training.targets import Clip, DiarizerLabels
 
 NEMOTRON = Path(__file__).parents[1] / "fixtures" / "nemo2" / "tiny_nemotron_hf"
@@ -52,6 +52,25 @@ def test_identities_are_told_apart_by_angle() -> None:
     assert float(cosine) == pytest.approx(2 / 3)  # that of the wrong frame is 0
     nothing, share, _ = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
     assert float(nothing) == 0.0 and float(share) == 0.0
+
+
+class Rotated(torch.nn.Module):
+    """Embeds a frame as the teacher's vector of its speaker, turned by 90 degrees; the samples are the speakers."""
+
+    embedding_size = 2
+
+    def embed(self, samples: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        return TEACHER[samples.long()] @ torch.tensor([[0.0, 3.0], [-3.0, 0.0]])
+
+
+TEACHER = torch.nn.functional.normalize(torch.randn(200, 2, generator=torch.Generator().manual_seed(0)), dim=1)
+
+
+def test_identities_are_fitted_to_a_trained_model() -> None:
+    speakers = torch.arange(200).view(4, 50)
+    batch = Batch(("a",) * 4, 4, speakers.float(), None, torch.zeros(4, 50, 2), speakers)
+    fitted = fit_identities(Rotated(), TEACHER, [batch])  # type: ignore[arg-type]
+    assert torch.allclose(fitted, torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), atol=0.02)  # the ridge shrinks it by 1 %
 
 
 def make_sessions(folder: Path, n_sessions: int) -> list[Session]:
