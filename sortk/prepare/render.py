@@ -350,8 +350,7 @@ def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
     from scipy.signal import lfilter  # noqa: PLC0415 - slow to import, rarely needed
 
     white = np.random.default_rng(list(plan.session_id.encode())).standard_normal(plan.n_samples, np.float32)
-    filtered: Float32 = lfilter(np.float32([1]), np.float32([1, -tone.pole]), white)
-    return filtered
+    return lfilter([1.0], [1.0, -tone.pole], white).astype(np.float32)
 
 
 TELEPHONE_RATE = 8000
@@ -385,14 +384,13 @@ def _telephone(samples: Float32, sample_rate: int) -> Float32:
     from scipy.signal import butter, resample_poly, sosfilt  # noqa: PLC0415 - slow to import, rarely needed
 
     step = sample_rate // TELEPHONE_RATE
-    narrow = samples if step == 1 else resample_poly(samples, 1, step)
-    narrow = sosfilt(butter(2, TELEPHONE_LOWEST_HZ, "highpass", fs=TELEPHONE_RATE, output="sos"), narrow)
+    high_pass = butter(2, TELEPHONE_LOWEST_HZ, "highpass", fs=TELEPHONE_RATE, output="sos")
+    narrow = sosfilt(high_pass, resample_poly(samples, 1, step))
     peak = max(float(np.abs(narrow).max(initial=0.0)), 1.0)
     companded = np.sign(narrow) * np.log1p(MU * np.abs(narrow) / peak) / math.log1p(MU)
     rounded = np.rint(companded * (MU // 2)) / (MU // 2)
-    narrow = np.sign(rounded) * np.expm1(np.abs(rounded) * math.log1p(MU)) / MU * peak
-    wide = narrow if step == 1 else resample_poly(narrow, step, 1)
-    return np.asarray(wide[: len(samples)], np.float32)
+    expanded = np.sign(rounded) * np.expm1(np.abs(rounded) * math.log1p(MU)) / MU * peak
+    return resample_poly(expanded, step, 1)[: len(samples)].astype(np.float32)
 
 
 def find_clips(folder: Path) -> list[Clip]:

@@ -101,7 +101,8 @@ def fit_identities(model: DiarizerModel, teacher: Tensor, batches: Iterable[Batc
     met = sums.any(dim=1)
     vectors, means = teacher[met], functional.normalize(sums[met], dim=1)
     ridge = FIT_RIDGE * torch.eye(teacher.shape[1]).to(teacher)
-    return torch.linalg.solve(vectors.T @ vectors + ridge, vectors.T @ means)
+    fitted: Tensor = torch.linalg.solve(vectors.T @ vectors + ridge, vectors.T @ means)
+    return fitted
 
 
 @torch.no_grad()
