@@ -10,9 +10,7 @@ split; and the excerpts of /data/conversation. DER is pooled over sessions, with
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -79,6 +77,9 @@ def main() -> None:
     parser.add_argument("--split", default="test", choices=["valid", "test"])
     parser.add_argument("--model", type=Path, help="a model folder  [the one that comes with sortk]")
     parser.add_argument("--no-postprocess", action="store_true", help="threshold 0.5 alone")
+    parser.add_argument("--peer", choices=["segmentation", "resemblyzer"], help="a cascade of peers.py instead")
+    parser.add_argument("--peers", type=Path, help="the folder with its unpacked packages")
+    parser.add_argument("--threshold", type=float, default=0.5, help="cosine distance of the cascade `segmentation`")
     parser.add_argument("--excerpts", action="store_true", help="also the real excerpts of corpora/conversation")
     parser.add_argument("--manifest", type=Path, help="list all simulated sessions here, for tuning; score nothing")
     options = parser.parse_args()
@@ -87,21 +88,26 @@ def main() -> None:
     if options.manifest:
         manifest.write(options.manifest, [session for sessions in sets.values() for session in sessions])
         return
-    diarizer = load(options.model, DiarizeOptions() if options.no_postprocess else None)
+    if options.peer:
+        import peers  # noqa: PLC0415 - its packages are rarely there
+
+        load_peer = peers.load_resemblyzer if options.peer == "resemblyzer" else peers.load_segmentation
+        find_segments = load_peer(options.peers, *([options.threshold] if options.peer == "segmentation" else []))
+    else:
+        diarizer = load(options.model, DiarizeOptions() if options.no_postprocess else None)
+        find_segments = lambda session: diarizer.find_segments(*next(iter(diarizer.posteriors_of([session]))))  # noqa: E731
     collar = DerOptions(collar=0.25)
     print(f"{'set':24s} {'DER':>6s} {'missed':>6s} {'false':>6s} {'conf.':>6s}   speakers right")
     started, seconds = time.process_time(), 0.0
     for name, sessions in sets.items():
         references = {s.session_id: rttm.read(s.rttm_path) for s in sessions if s.rttm_path}
-        found = {s.session_id: diarizer.find_segments(s, probs) for s, probs in diarizer.posteriors_of(sessions)}
+        found = {s.session_id: find_segments(s) for s in sessions}
         seconds += sum(s.duration or 0.0 for s in sessions)
         print(describe(name, score_der(references, found, options=collar)), flush=True)
-    print(json.dumps({"times_real_time": round(seconds / (time.process_time() - started), 1)}))
+    print(f"{seconds / (time.process_time() - started):.0f} times real time")
     if options.excerpts:
         sessions, references, regions = read_excerpts(options.corpora / "conversation")
-        found = {
-            s.session_id: diarizer.find_segments(replace(s), probs) for s, probs in diarizer.posteriors_of(sessions)
-        }
+        found = {s.session_id: find_segments(s) for s in sessions}
         print(describe("excerpts", score_der(references, found, regions, collar)))
 
 
