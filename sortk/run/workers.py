@@ -68,7 +68,7 @@ def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callab
                 return build(work)
             return _lead(build, work) if processes.leads else _follow(work)
         except TrainingStopped as stopped:
-            if stopped.is_to_go_on and processes.leads:
+            if stopped.requeue and processes.leads:
                 requeue_this_job()
             wait_for_all()  # torchrun ends them all when one has ended
             raise

@@ -39,6 +39,7 @@ from sortk.models.sortformer import SortformerOptions
 from sortk.models.weights import check_weights
 from sortk.prepare.pieces import read_index
 from sortk.records import Session
+from sortk.training.checkpoint import with_prefix
 from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
 from sortk.training.loop import Task
 from sortk.training.options import PAPER_SPEAKERS, AsrPhaseOptions, PhaseOptions, TrainAsrOptions
@@ -307,11 +308,16 @@ def _split(text: str) -> dict[str, list[str]]:
 def build_asr(
     options: TrainAsrOptions, tokenizer: Tokenizer, initial: Pretrained | None, diarizer: Pretrained | None
 ) -> tuple[MsAsr, Tokenizer]:
-    """The model, from pretrained parts or with new weights, and a tokenizer that knows all its speakers."""
+    """Return the model, from pretrained parts or with new weights, and a tokenizer with a token for each speaker."""
     asr, asr_weights = _read_asr(initial) if initial else (SIZES[options.size], {})
     diarizer = diarizer or _find_inner_diarizer(initial)
-    sorted_by = _read_diarizer(diarizer) if diarizer and options.supervision != "none" else None
-    n_speakers = sorted_by.n_speakers if sorted_by else options.n_speakers or _count_speakers(initial) or PAPER_SPEAKERS
+    sorted_by = None
+    if diarizer and options.supervision != "none":
+        if diarizer.config["model"] != "sortformer":
+            raise ValueError(f"the diarizer is {diarizer.config['model']!r}; only a Sortformer sorts by arrival")
+        sorted_by = SortformerOptions.from_json(diarizer.config["options"])
+    n_initial = MsAsrOptions.from_json(initial.config["options"]).n_speakers if _is_msasr(initial) else 0
+    n_speakers = sorted_by.n_speakers if sorted_by else options.n_speakers or n_initial or PAPER_SPEAKERS
     n_rows = asr.n_tokens if initial else tokenizer.n_tokens
     tokenizer = tokenizer.with_speakers(n_speakers, n_rows)
     asr = replace(asr, n_tokens=max(n_rows, tokenizer.n_tokens))
@@ -324,11 +330,6 @@ def build_asr(
     if diarizer and model.diarizer is not None:
         _load(model.diarizer, diarizer.weights, "the diarizer")
     return model, tokenizer
-
-
-def _count_speakers(initial: Pretrained | None) -> int:
-    """Return the number of speakers of the MS-ASR that training starts from; 0 if there is none."""
-    return MsAsrOptions.from_json(initial.config["options"]).n_speakers if _is_msasr(initial) else 0
 
 
 def _is_msasr(initial: Pretrained | None) -> TypeGuard[Pretrained]:
@@ -344,7 +345,7 @@ def _load(part: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
 
 
 def _read_asr(initial: Pretrained) -> tuple[CanaryOptions, dict[str, Tensor]]:
-    """Options and weights of Canary, alone or inside an MS-ASR; adapters of that one would be lost."""
+    """Return options and weights of Canary, alone or inside an MS-ASR (without adapters, which would be lost)."""
     options = initial.config["options"]
     if initial.config["model"] == "canary":
         return CanaryOptions.from_json(options), dict(initial.weights)
@@ -352,23 +353,13 @@ def _read_asr(initial: Pretrained) -> tuple[CanaryOptions, dict[str, Tensor]]:
         built = MsAsrOptions.from_json(options)
         if built.adapters:
             raise ValueError("the model to start from has adapters; start from the one that it was trained from")
-        return built.asr, _with_prefix(initial.weights, ASR)
+        return built.asr, with_prefix(initial.weights, ASR)
     raise ValueError(f"the model to start from is {initial.config['model']!r}, not an ASR (canary or msasr)")
 
 
 def _find_inner_diarizer(initial: Pretrained | None) -> Pretrained | None:
-    """The diarizer inside the MS-ASR that training starts from."""
+    """Return the diarizer inside the MS-ASR that training starts from, if there is one."""
     if not _is_msasr(initial) or initial.config["options"].get("diarizer") is None:
         return None
-    weights = _with_prefix(initial.weights, DIARIZER)
+    weights = with_prefix(initial.weights, DIARIZER)
     return Pretrained(weights, {"model": "sortformer", "options": initial.config["options"]["diarizer"]})
-
-
-def _read_diarizer(diarizer: Pretrained) -> SortformerOptions:
-    if diarizer.config["model"] != "sortformer":
-        raise ValueError(f"the diarizer is {diarizer.config['model']!r}; only a Sortformer sorts by arrival")
-    return SortformerOptions.from_json(diarizer.config["options"])
-
-
-def _with_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

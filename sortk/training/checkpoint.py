@@ -26,7 +26,7 @@ States = tuple[dict[str, Tensor], "Progress"]
 
 @dataclass
 class Progress:
-    """Where a training run stands; with the states below, all that it needs to go on as if it had never stopped."""
+    """How far a training run is; with the states of model and optimiser, all that it needs to resume exactly."""
 
     step: int = 0
     epoch: int = 0
@@ -37,9 +37,16 @@ class Progress:
     bad_updates: int = 0  # the last ones in a row that were skipped
     mean_loss: float | None = None  # over the last updates, roughly
 
+    def note_score(self, score: float) -> None:
+        """Count the validations since the best one."""
+        if self.best_score is None or score < self.best_score:
+            self.best_score, self.validations_since_best = score, 0
+        else:
+            self.validations_since_best += 1
+
 
 class Checkpoints:
-    """The checkpoints of one run: the latest two for going on, and the weights of the best for the end.
+    """The checkpoints of one run: the latest two to resume from, and the weights of the best for the end.
 
     The last one replaces the one before it when it is complete; between two renames it is `next`. A damaged one (a disk
     may lose what it has promised) is detected by its checksum, and the one before it is used.
@@ -86,10 +93,10 @@ class Checkpoints:
         if path == self._next and current_processes().leads:
             self._promote()  # as the run would have done that was killed before it
         now = model.state_dict()
-        model.load_state_dict({name: shard_like(t, now[name]) for name, t in _with_prefix(tensors, "model.").items()})
+        model.load_state_dict({name: shard_like(t, now[name]) for name, t in with_prefix(tensors, "model.").items()})
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _with_prefix(tensors, "optimizer.").items():
+        for name, tensor in with_prefix(tensors, "optimizer.").items():
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = shard_like(tensor, weights[int(index)])
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -108,7 +115,7 @@ class Checkpoints:
                         path, None, f"{error.reason}, and there is no other checkpoint; --force starts over"
                     ) from None
                 if current_processes().leads:
-                    log.warning("%s; going on from the checkpoint before it", error)
+                    log.warning("%s; resuming from the checkpoint before it", error)
         return None
 
     def keep(self, step: int, score: float, model: nn.Module) -> None:
@@ -135,7 +142,7 @@ def _load_states(path: Path) -> States:
     try:
         return tensors, Progress(**json.loads(about["progress"]))
     except (KeyError, ValueError, TypeError):
-        raise FormatError(path, None, "not a checkpoint of a training that this sortk can go on with") from None
+        raise FormatError(path, None, "not a checkpoint that this version of sortk can resume from") from None
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -169,5 +176,6 @@ def average(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -39,7 +39,7 @@ class Event:
 
 
 class TrainingLog:
-    """log.jsonl: a line of numbers now and then. Lines after the checkpoint that a phase goes on from are dropped.
+    """log.jsonl: a line of numbers every few steps. Lines after the checkpoint that a phase resumes from are dropped.
 
     If TensorBoard is installed, it can show the same curves (log/tensorboard).
     """
@@ -68,7 +68,7 @@ class TrainingLog:
                 self._board.add_scalar(name, value, step)
 
     def note(self, step: int, event: Event) -> None:
-        """What was unusual about a step, with all examples in it."""
+        """Write what was unusual about a step, with all examples in it."""
         key = "skipped" if event.skipped else "spike"
         fields = {"phase": self._phase, "step": step, key: event.what, "examples": event.names}
         self._file.write(json.dumps(fields) + "\n")

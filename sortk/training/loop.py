@@ -96,7 +96,9 @@ def train(
         Bar(progress, n_steps, processes) as bar,
     ):
         updates = _updates(loader, progress, options, processes)
-        while progress.step < n_steps and not _is_patience_over(progress, options) and not stop.requested:
+        while progress.step < n_steps and not stop.requested:
+            if 0 < options.patience <= progress.validations_since_best:
+                break
             numbers, event = run.update(progress, next(updates), stop)
             progress.step += 1
             bar.show(numbers)
@@ -110,14 +112,14 @@ def train(
                 training_log.write(progress.step, scores)
                 if processes.leads:
                     checkpoints.keep(progress.step, scores["score"], run.task.model)
-                _note_score(progress, scores["score"])
+                progress.note_score(scores["score"])
             if _is_due(progress.step, options.checkpoint_every, n_steps) or stop.requested:
                 progress.scaler = run.scaler.state_dict()
                 checkpoints.save(progress, run.learner, run.optimizer, writes=processes.leads)
         stop.agree(sum_numbers(stop.as_numbers(), device))  # a signal may have come after the last update
         if stop.requested:
             wait_for_all()  # torchrun ends them all when one has ended, and the checkpoint must be complete
-            raise TrainingStopped(progress.step, stop.is_to_go_on)
+            raise TrainingStopped(progress.step, stop.requeue)
     if progress.bad_updates >= max(2, options.steps // 2):
         raise ValueError(
             f"phase {phase} has diverged: none of the last {progress.bad_updates} of {options.steps} updates had "
@@ -192,7 +194,9 @@ class _Run:
         if event is None or not event.skipped:
             self.scaler.step(self.optimizer)
         else:
-            _restore(statistics)
+            with torch.no_grad():
+                for buffer, before in statistics:
+                    buffer.copy_(before)
         self.scaler.update()
         seconds = self._lap()
         numbers |= {name: numbers[name] / seconds for name in RATES} | {"learning_rate": rate, "grad_norm": norm}
@@ -206,7 +210,8 @@ class _Run:
         fault = _find_fault(loss, norm, self.scaler)
         if not fault:
             progress.bad_updates = 0
-            mean, progress.mean_loss = progress.mean_loss, _next_mean(progress.mean_loss, loss)
+            mean = progress.mean_loss
+            progress.mean_loss = loss if mean is None else mean + (loss - mean) / MEAN_UPDATES
             if mean is None or step <= MEAN_UPDATES or loss < SPIKE * mean or mean <= 0:
                 return None
             event = Event(f"the loss jumped to {loss:.3g}, {loss / mean:.1f} times its mean", _names(batches))
@@ -301,16 +306,6 @@ def _names(batches: Sequence[Batch]) -> tuple[str, ...]:
     return tuple(name for names in all_gather([name for batch in batches for name in batch.names]) for name in names)
 
 
-def _next_mean(mean: float | None, loss: float) -> float:
-    return loss if mean is None else mean + (loss - mean) / MEAN_UPDATES
-
-
-@torch.no_grad()
-def _restore(values: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for tensor, before in values:
-        tensor.copy_(before)
-
-
 def shard(task: Task, device: torch.device) -> Task:
     """FSDP2: shard weights, gradients and the optimiser's state over the processes; a step gathers the weights.
 
@@ -335,14 +330,3 @@ def _updates(
         if progress.batch == 0:
             raise ValueError("there is nothing to learn from: an epoch has no batches")
         progress.epoch, progress.batch = progress.epoch + 1, 0
-
-
-def _note_score(progress: Progress, score: float) -> None:
-    if progress.best_score is None or score < progress.best_score:
-        progress.best_score, progress.validations_since_best = score, 0
-    else:
-        progress.validations_since_best += 1
-
-
-def _is_patience_over(progress: Progress, options: LoopOptions) -> bool:
-    return 0 < options.patience <= progress.validations_since_best

@@ -245,7 +245,7 @@ def best_permutation(affinity: Tensor) -> Tensor:
     """The pairing with the largest total: (batch, targets, outputs) -> (batch, outputs), the target of each output."""
     n_speakers = affinity.shape[1]
     if n_speakers > MAX_ENUMERATED:
-        # The solver refuses NaN; here any permutation will do, and the loss is NaN for the caller to see.
+        # The solver refuses NaN; any permutation serves here, and the loss is NaN for the caller to see.
         matrices = affinity.transpose(1, 2).nan_to_num().cpu().numpy()
         targets = np.stack([linear_sum_assignment(matrix, maximize=True)[1] for matrix in matrices])
         return torch.as_tensor(targets, device=affinity.device)

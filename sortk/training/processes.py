@@ -61,7 +61,7 @@ def join_processes() -> Iterator[Processes]:
         if _is_lost_connection(error):
             raise OSError(
                 f"process {rank} of {n} has lost the others: one of them was killed, or its machine is out of reach; "
-                "run the same command again to go on from the last checkpoint"
+                "run the same command again to resume from the last checkpoint"
             ) from error
         raise
     finally:
@@ -90,14 +90,14 @@ class Pulse(threading.Thread):
         if self._store is None:
             return
         beats: dict[int, bytes] = {}
-        heard = dict.fromkeys(range(self._n), time.monotonic())
+        last_beat = dict.fromkeys(range(self._n), time.monotonic())
         last = time.monotonic()
         for number in itertools.count():
             if self._ended.wait(self.BEAT_SECONDS):
                 return
             now = time.monotonic()
             if now - last > self.SILENT_SECONDS / 2:  # this process itself was stopped, and could not listen
-                heard = dict.fromkeys(heard, now)
+                last_beat = dict.fromkeys(last_beat, now)
             last = now
             try:
                 self._store.set(_beat_key(self._rank), str(number))
@@ -105,21 +105,21 @@ class Pulse(threading.Thread):
                     if self._store.check([_beat_key(rank)]):
                         beat = self._store.get(_beat_key(rank))
                         if beat != beats.get(rank) or beat == ENDED:
-                            beats[rank], heard[rank] = beat, now
+                            beats[rank], last_beat[rank] = beat, now
             except RuntimeError:  # the store is gone, and with it the other processes
                 return
-            silent = [rank for rank, when in heard.items() if now - when > self.SILENT_SECONDS]
+            silent = [rank for rank, when in last_beat.items() if now - when > self.SILENT_SECONDS]
             if silent and not self._ended.is_set():
                 os.write(
                     2,
                     f"sortk: process {silent[0]} of {self._n} has not answered for {self.SILENT_SECONDS:g} s: it was "
-                    "stopped, or its machine is out of reach; run the same command again to go on from the last "
+                    "stopped, or its machine is out of reach; run the same command again to resume from the last "
                     "checkpoint\n".encode(),
                 )
                 os._exit(1)
 
     def stop(self) -> None:
-        """Report that this process has ended, so that nobody waits for its next beat."""
+        """Report that this process has ended, so that no process waits for its next beat."""
         self._ended.set()
         with contextlib.suppress(RuntimeError, AttributeError):
             self._store.set(_beat_key(self._rank), ENDED)

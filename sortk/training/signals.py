@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 class TrainingStopped(KeyboardInterrupt):
     """The run was stopped by a signal; its checkpoint is written."""
 
-    def __init__(self, step: int, is_to_go_on: bool) -> None:
+    def __init__(self, step: int, requeue: bool) -> None:
         super().__init__(f"stopped at step {step}, with a checkpoint; run the same command again to resume")
-        self.is_to_go_on = is_to_go_on  # in a new job
+        self.requeue = requeue  # the job continues as a new one
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Stop:
     got_notice: bool = False  # it was SIGUSR1
     got_interrupt: bool = False  # it was Ctrl-C
     requested: bool = False  # all processes agree
-    is_to_go_on: bool = False  # in a new job
+    requeue: bool = False  # the job continues as a new one
 
     def as_numbers(self) -> dict[str, float]:
-        return {"stop": float(self.got_signal), "go_on": float(self.got_notice)}
+        return {"stop": float(self.got_signal), "requeue": float(self.got_notice)}
 
     def agree(self, sums: dict[str, float]) -> dict[str, float]:
         """Note what came of `as_numbers` in all processes; return the other numbers."""
-        self.requested, self.is_to_go_on = sums["stop"] > 0, sums["go_on"] > 0
-        return {name: value for name, value in sums.items() if name not in ("stop", "go_on")}
+        self.requested, self.requeue = sums["stop"] > 0, sums["requeue"] > 0
+        return {name: value for name, value in sums.items() if name not in ("stop", "requeue")}
 
 
 @contextlib.contextmanager

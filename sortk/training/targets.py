@@ -187,7 +187,8 @@ def frame_targets(
         _cover(activity[segment.speaker], first, last)
     # A microsecond of rounding must not decide whether exactly half a frame is half a frame.
     active = {speaker: covered >= 0.5 - 1e-5 for speaker, covered in activity.items()}
-    kept = _longest(active, n_speakers)
+    by_length = sorted(active, key=lambda speaker: -int(active[speaker].sum()))
+    kept = [speaker for speaker in active if speaker in by_length[:n_speakers]]
     targets = np.zeros((n_frames, n_speakers), np.float32)
     for column, speaker in enumerate(kept):
         targets[:, column] = active[speaker]
@@ -212,9 +213,3 @@ def _cover(covered: npt.NDArray[np.float64], start: float, end: float) -> None:
     covered[first] += first + 1 - start
     covered[first + 1 : last] += 1.0
     covered[last] += end - last
-
-
-def _longest(active: dict[str, npt.NDArray[np.bool_]], n_speakers: int) -> list[str]:
-    """The speakers with the most active frames, in the order in which they are given."""
-    by_length = sorted(active, key=lambda speaker: -int(active[speaker].sum()))
-    return [speaker for speaker in active if speaker in by_length[:n_speakers]]

@@ -286,7 +286,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     harm(folder / "last.safetensors")
     resumed = run(tmp_path / "harmed", toy_loader)
     assert torch.equal(weights_of(undisturbed), weights_of(resumed))
-    assert ("going on from the checkpoint before it" in caplog.text) == (harm is not Path.unlink)
+    assert ("resuming from the checkpoint before it" in caplog.text) == (harm is not Path.unlink)
     assert {path.name for path in folder.iterdir()} == {"best", "last.safetensors", "before-last.safetensors"}
     damage(folder / "last.safetensors")  # the one before it is no damaged one, but that of step 15
     again = run(tmp_path / "harmed", toy_loader)
