@@ -45,10 +45,9 @@ def load_diarizer(
     ("callhome"), a postprocess.toml or a `Postprocess`; without it, the model's own is used. `settings` are the
     fields of `DiarizeOptions`: speakers, min_speakers, max_speakers, streaming, enrol, ...; or give `options`.
     """
-    from sortk.formats.hub import find_model  # noqa: PLC0415 - `import sortk` stays fast
+    from sortk.formats.hub import SHIPPED_MODEL, find_model  # noqa: PLC0415 - `import sortk` stays fast
     from sortk.formats.postprocess import Postprocess  # noqa: PLC0415
     from sortk.inference.diarize import DiarizeOptions, choose_postprocess, load  # noqa: PLC0415 - torch takes seconds
-    from sortk.inference.load import SHIPPED_MODEL  # noqa: PLC0415
 
     model = SHIPPED_MODEL if path is None else find_model(Path(path))
     if options is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sortk.records import RunJobs, Session
     from sortk.report.experiment import ExperimentFolders
     from sortk.run.experiment import Experiment
-    from sortk.scoring.results import Coverage, WerResult
+    from sortk.scoring.der_counts import DerOptions
+    from sortk.scoring.results import Coverage, DerResult, WerResult
     from sortk.scoring.tune import Term
     from sortk.training.phases import TrainingData
 
@@ -641,18 +642,45 @@ def score(task: Task) -> str:
             diarizer, system, name, sessions, postprocessing, der_options, task.out / "hyp" / name
         )
     ]
+    initial = _score_initial(task, sets, der_options)
     wer = _score_asr(task) if "asr" in task.inputs else []
     settings = {"seed": recipe.seed} | {
         table: settings_of(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
     }
     coverage = _read_coverage(task) if wer else []
-    results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage)
+    results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage, initial)
     write_json(task.out / "scores.json", as_json(results))
     with atomic_text(task.out / "RESULTS.md") as file:
         file.write(format_results(results))
     _write_scored_report(task)
     page = task.out.with_name(task.out.name.removesuffix(".partial")) / "report.html"
     return f"{format_results(replace(results, settings={}))}\nReport: {page}"
+
+
+def _score_initial(task: Task, sets: Mapping[str, Sequence[Session]], options: DerOptions) -> list[DerResult]:
+    """Score the diarizer that training started from, so that the results show what training changed."""
+    from sortk.formats.postprocess import Postprocess
+    from sortk.inference.load import read_kind
+    from sortk.inference.pools import PooledDiarizer
+    from sortk.scoring.evaluate import evaluate_diarizer
+
+    init = task.settings.train_diar.init
+    if not init or not task.settings.train_diar.phases:
+        return []
+    try:
+        if not read_kind(Path(init)).is_diarizer:  # such as an encoder
+            return []
+    except (OSError, ValueError) as error:
+        log.warning("the initial model is not scored: %s", error)
+        return []
+    diarizer, system = PooledDiarizer(Path(init), task.run_jobs), f"initial model: {Path(init).name}"
+    return [
+        result
+        for name, sessions in sets.items()
+        for result in evaluate_diarizer(
+            diarizer, system, name, sessions, {"none": Postprocess()}, options, task.out / "hyp" / name / "initial"
+        )
+    ]
 
 
 def _score_asr(task: Task) -> list[WerResult]:

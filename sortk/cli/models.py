@@ -73,7 +73,9 @@ REPLACE = click.option(
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
 @click.option(
-    "--html", is_flag=True, help="Also write <name>.html: the same with posteriors and sound (its first hour)."
+    "--html",
+    is_flag=True,
+    help="Also write <name>.html: a page with posteriors and sound (that of the first 12 minutes).",
 )
 @REPLACE
 @click.option("--device", help="cpu, cuda, cuda:1, ...; else the GPU if there is one.")
@@ -105,8 +107,9 @@ def diarize(
     Example: sortk diarize meeting.wav > meeting.rttm
     """
     from sortk.cli.recordings import DiarizeOutputs, diarize_files, diarize_live
+    from sortk.formats.hub import SHIPPED_MODEL
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
-    from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO, SHIPPED_MODEL
+    from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO
 
     # `--streaming FILE`, as if FILE were a preset; a latency is a number
     if streaming not in (None, OWN_STEPS) and not re.fullmatch(r"[0-9.]+", str(streaming)):
@@ -172,6 +175,9 @@ def diarize(
     show_default=True,
     help="txt, srt, vtt: for people; json: words, times, speakers and confidences; others: for other tools.",
 )
+@click.option(
+    "--html", is_flag=True, help="Also write <name>.html: a page with words and sound (that of the first 12 minutes)."
+)
 @SPEAKERS
 @MIN_SPEAKERS
 @MAX_SPEAKERS
@@ -207,6 +213,7 @@ def transcribe(
     diarizer: Path | None,
     out_dir: Path | None,
     style: str,
+    html: bool,
     speakers: int | None,
     min_speakers: int | None,
     max_speakers: int | None,
@@ -237,6 +244,8 @@ def transcribe(
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    if html and out_dir is None:
+        raise click.UsageError("--html needs --out-dir")
     given = {"lang": lang, "decoding": decoding, "punctuation": pnc, "overlap": overlap, "latency": latency}
     options = TranscribeOptions(search=DecodingOptions(beam=beam), head="ctc" if ctc else None, **given_only(given))
     counts = given_only({"speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers})
@@ -248,7 +257,7 @@ def transcribe(
         transcribe_live(transcriber, sys.stdin.buffer, style if style != "seglst" else "txt")
         return
     failures = Failures()
-    transcribe_files(transcriber, files, out_dir, style, failures.tell, force)
+    transcribe_files(transcriber, files, out_dir, style, failures.tell, force, html)
     failures.exit_if_any()
 
 
@@ -304,12 +313,11 @@ def list_models() -> None:
 
     Example: sortk models
     """
-    from sortk.formats.hub import KNOWN_MODELS, find_local
-    from sortk.inference.load import SHIPPED_MODEL
+    from sortk.formats.hub import KNOWN_MODELS, SHIPPED_MODEL, SHIPPED_NAME, find_local
 
     rows = [("name", "kind", "parameters", "speakers", "latency", "licence", "on this machine")]
     if SHIPPED_MODEL.is_dir():
-        rows.append(("(comes with sortk)", "Sortformer", "", "", "", "docs/model-card.md", str(SHIPPED_MODEL)))
+        rows.append((SHIPPED_NAME, "Sortformer", "6.8M", "4", "offline", "docs/model-card.md", str(SHIPPED_MODEL)))
     for known in KNOWN_MODELS:
         facts = (known.name, known.kind, known.parameters, known.speakers, known.latency, known.licence)
         rows.append((*facts, str(find_local(known.name) or "")))

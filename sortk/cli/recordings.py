@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from sortk.records import Segment, Session
 
 if TYPE_CHECKING:
+    from sortk.formats.posteriors import Posteriors
     from sortk.inference.diarize import Diarizer
     from sortk.inference.pieces import Transcriber
 
@@ -44,7 +45,6 @@ class DiarizeOutputs:
         from sortk.formats.files import atomic_text
         from sortk.formats.outputs import noting_outputs
         from sortk.formats.timeline import draw_timeline
-        from sortk.report.recording import format_recording
 
         if self.folder is None:
             sys.stdout.writelines(rttm.format_lines(segments))
@@ -59,10 +59,23 @@ class DiarizeOutputs:
                 with atomic_text(path.with_name(f"{session.session_id}.svg")) as file:
                     file.write(draw_timeline(segments, title=session.session_id))
             if self.html:
-                with atomic_text(path.with_name(f"{session.session_id}.html")) as file:
-                    file.write(
-                        format_recording(session, segments, probs, frame_seconds, f"sortk {shlex.join(sys.argv[1:])}")
-                    )
+                page = path.with_name(f"{session.session_id}.html")
+                write_page(page, session, segments, posteriors.Posteriors(probs, frame_seconds))
+
+
+def write_page(
+    path: Path,
+    session: Session,
+    segments: Sequence[Segment],
+    posteriors: Posteriors | None = None,
+    words: Sequence[Segment] = (),
+) -> None:
+    """Write the page of a recording, with the command line that makes it."""
+    from sortk.formats.files import atomic_text
+    from sortk.report.recording import format_recording
+
+    with atomic_text(path) as file:
+        file.write(format_recording(session, segments, posteriors, words, f"sortk {shlex.join(sys.argv[1:])}"))
 
 
 def choose_writable(
@@ -135,15 +148,18 @@ def transcribe_files(
     style: str,
     on_error: Callable[[Exception], None],
     force: bool = False,
+    html: bool = False,
 ) -> None:
-    """`sortk transcribe`."""
-    from sortk.inference.dialogue import print_transcripts, transcript_path, write_transcript
+    """`sortk transcribe`; `html` needs a folder."""
+    from sortk.formats.outputs import noting_outputs
+    from sortk.inference.dialogue import find_utterances, print_transcripts, transcript_path, write_transcript
     from sortk.inference.diarize import count_seconds, find_sessions
 
+    styles = [style, "html"] if html else [style]
     sessions = find_sessions(paths, on_error)
     if out_dir is not None:
         sessions = choose_writable(
-            sessions, lambda session: [transcript_path(out_dir, session, style)], force, on_error
+            sessions, lambda session: [transcript_path(out_dir, session, own) for own in styles], force, on_error
         )
     if out_dir is None and style in ("srt", "vtt") and len(sessions) > 1:
         raise ValueError(f"--format {style} holds one recording: give --out-dir for {len(sessions)} of them")
@@ -155,6 +171,10 @@ def transcribe_files(
             if out_dir is not None:
                 try:
                     write_transcript(out_dir, session, words, style)
+                    if html:
+                        page = transcript_path(out_dir, session, "html")
+                        with noting_outputs([page]):
+                            write_page(page, session, find_utterances(words), words=words)
                 except (ValueError, OSError) as error:
                     if not _is_about_name(error):
                         raise

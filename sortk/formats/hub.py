@@ -1,6 +1,6 @@
 """Models by the names that they have on Hugging Face, such as nvidia/diar_sortformer_4spk-v1, or NAME@REVISION.
 
-A name is looked up here, in this order:
+sortk/small is the model that comes with sortk. Other names are looked up here, in this order:
 
     ./models              models/NAME.nemo, or the folder models/NAME; not for a name with a revision
     Hugging Face's cache  $HF_HUB_CACHE, or $HF_HOME/hub (~/.cache/huggingface/hub), in which
@@ -25,6 +25,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+SHIPPED_NAME = "sortk/small"
+SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "data" / "diarizer"
+"""The model folder of the diarizer that comes with sortk."""
 LOCAL_FOLDER = Path("models")
 FOLDER_FILES = ("config.json", "model.safetensors")  # of a model that is not a .nemo file
 
@@ -99,6 +102,8 @@ def find_local(name_or_path: str | Path) -> Path | None:
     """Return the model of a path or name if it is on this machine."""
     if Path(name_or_path).exists():
         return Path(name_or_path)
+    if str(name_or_path) == SHIPPED_NAME:
+        return SHIPPED_MODEL
     named = _NAME.fullmatch(str(name_or_path))
     if named is None or ".." in str(name_or_path):
         return None

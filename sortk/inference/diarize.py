@@ -27,13 +27,13 @@ from torch.nn.utils.rnn import pad_sequence
 from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
 from sortk.formats.columns import check_name
-from sortk.formats.hub import find_model
+from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.enrol import EnrolledStream, name_columns, read_enrolment
 from sortk.inference.int8 import quantize
-from sortk.inference.load import POSTPROCESS_NAME, SHIPPED_MODEL, LoadedDiarizer, load_diarizer
+from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, load_diarizer
 from sortk.inference.memory import keep_freed_memory
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.inference.results import Segments

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sortk.formats import nemo
 from sortk.formats.files import FormatError
-from sortk.formats.hub import find_model
+from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.model_folder import (
     WEIGHTS_NAME,
     load_config,
@@ -34,12 +34,10 @@ from sortk.models.diarizer import DiarizerModel, StreamingOptions
 from sortk.models.frames import FRAME_SECONDS
 from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
-from sortk.models.registry import build_from, find_kind
+from sortk.models.registry import Kind, build_from, find_kind
 
 log = logging.getLogger(__name__)
 
-SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "data" / "diarizer"
-"""The model folder of the diarizer that comes with sortk."""
 BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
 DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
 """A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
@@ -99,6 +97,12 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read_frame_seconds(path: Path) -> float:
     """Return how long a row of a diarizer's posteriors is; its weights are not read."""
+    module = read_kind(path).module
+    return FRAME_SECONDS / module.rows_per_frame if issubclass(module, DiarizerModel) else FRAME_SECONDS
+
+
+def read_kind(path: Path) -> Kind:
+    """Return what kind of model it is; its weights are not read."""
     path = find_model(path)
     theirs = read_huggingface_config(path) if path.is_dir() else nemo.read_config(path)
     try:
@@ -106,10 +110,9 @@ def read_frame_seconds(path: Path) -> float:
             config = load_config(path)
         else:
             config = huggingface.convert_config(theirs) if path.is_dir() else convert_config(theirs)
-        module = find_kind(config).module
+        return find_kind(config)
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
-    return FRAME_SECONDS / module.rows_per_frame if issubclass(module, DiarizerModel) else FRAME_SECONDS
 
 
 def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:

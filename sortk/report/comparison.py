@@ -64,14 +64,14 @@ def _read(path: Path) -> Segmented:
 
 
 def _find_recordings(folder: Path, session_ids: Sequence[str]) -> dict[str, Path]:
-    """Return the recordings of sessions; ValueError if there is none at all, as then their names are others."""
+    """Return the recordings of sessions by name; ValueError if no recording has the name of a session."""
     suffixes = (*audio.SUFFIXES, *(suffix.upper() for suffix in audio.SUFFIXES))
     names = {id_of(file): file for file in files_in(folder, *suffixes)}
     found = {session_id: names[session_id] for session_id in session_ids if session_id in names}
     if not found and session_ids:
         raise ValueError(
-            f"{folder}: has no recording of any session; sessions are called {session_ids[0]!r}, "
-            f"recordings {next(iter(names))!r}"
+            f"{folder}: no recording has the name of a session; a session is {session_ids[0]!r}, "
+            f"a recording {next(iter(names))!r}"
         )
     return found
 
@@ -106,7 +106,7 @@ def _add_views(
     options: DerOptions,
     budget: Budget,
 ) -> None:
-    view_bytes, sound_bytes, n_heard = budget.view_bytes, budget.sound_bytes, 0
+    view_bytes, sound_bytes, n_sounds = budget.view_bytes, budget.sound_bytes, 0
     for row in worst_middle_best(list(rows)):
         name = row["id"]
         reference, regions = references[name], uem[name] if uem else None
@@ -116,25 +116,25 @@ def _add_views(
         described = [
             {"name": system, **describe_system(reference, own, regions, options)} for system, own in found.items()
         ]
-        # Words are written under the names of the reference speakers for whom the system's speakers stand.
+        # Words have the names of the reference speakers to whom the system's speakers are mapped.
         mapping, first = described[0]["mapping"], next(iter(found.values()))
-        heard = [replace(one, speaker=mapping.get(one.speaker, one.speaker)) for one in first if one.text]
+        words = [replace(one, speaker=mapping.get(one.speaker, one.speaker)) for one in first if one.text]
         view = {
             "duration": round(max([seconds, *ends], default=1.0) or 1.0, 3),
             "offset": 0.0,
             "reference": describe_lanes(reference),
             **{key: described[0][key] for key in ("hypothesis", "mapping", "marks")},
             **({"systems": described} if len(described) > 1 else {}),
-            "spoken": describe_words([segment for segment in reference if segment.text]),
-            "heard": describe_words(heard),
+            "reference_words": describe_words([segment for segment in reference if segment.text]),
+            "recognized_words": describe_words(words),
             "posteriors": None,
         }
         view_bytes -= len(encode_data(view))
         if view_bytes < 0:
             break
         row["view"] = view
-        if name in recordings and n_heard < budget.sessions_with_sound:
+        if name in recordings and n_sounds < budget.sessions_with_sound:
             sound = describe_sound(Session(name, recordings[name]), budget.seconds_of_sound)
             if len(sound["audio"]) <= sound_bytes:
-                sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
+                sound_bytes, n_sounds = sound_bytes - len(sound["audio"]), n_sounds + 1
                 view |= sound

@@ -1,4 +1,4 @@
-"""What the page shows of training and data: curves of log.jsonl, hours kept and dropped, simulated conversations."""
+"""Reads what the page shows of training and data: log.jsonl, hours kept and dropped, simulated conversations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ N_BINS = 24
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Return the content of a JSON file."""
     return decode("\n".join(line for _, line in read_lines(path)), path, None)
 
 
 def read_training(log_path: Path) -> dict[str, Any]:
-    """log.jsonl by columns: `x` counts steps over all phases; `phases` tells where each begins; lines with a score are
-    validations."""
+    """Read log.jsonl by columns: `x` counts steps over all phases, `phases` has the `x` at which each begins, and lines
+    with a score are validations."""
     trained: list[dict[str, Any]] = []
     validated: list[dict[str, Any]] = []
     phases: list[dict[str, Any]] = []
@@ -40,16 +40,12 @@ def read_training(log_path: Path) -> dict[str, Any]:
             phases.append({"name": entry["phase"], "x": begin})
         last = max(last, begin + entry["step"])
         (validated if "score" in entry else trained).append({**entry, "x": begin + entry["step"]})
-    return {"phases": phases, "steps": last, "train": _columns(_thin(trained)), "valid": _columns(validated)}
-
-
-def _thin(entries: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    step = -(-len(entries) // MAX_POINTS) or 1
-    return entries[::step]
+    thinned = trained[:: -(-len(trained) // MAX_POINTS) or 1]
+    return {"phases": phases, "steps": last, "train": _columns(thinned), "valid": _columns(validated)}
 
 
 def _columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Each number as [x, value] pairs; a phase need not have all of them."""
+    """Return each number as [x, value] pairs; a phase need not have all of them."""
     columns: dict[str, list[Any]] = {}
     for entry in entries:
         for name, value in entry.items():
@@ -59,7 +55,7 @@ def _columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def read_cleaning(summary_path: Path) -> list[dict[str, Any]]:
-    """Hours kept, and dropped by each rule, of every set, for the diarizer and for the ASR."""
+    """Read the hours kept, and dropped by each rule, of every set, for the diarizer and for the ASR."""
     return [
         {
             "set": name,
@@ -76,7 +72,7 @@ def read_cleaning(summary_path: Path) -> list[dict[str, Any]]:
 
 
 def read_simulation(folder: Path) -> dict[str, Any]:
-    """Overlap, silence and turns of simulated sessions, against what was asked for."""
+    """Measure overlap, silence and turns of simulated sessions, beside the targets of the recipe."""
     done = folder / "done.json"
     asked = read_json(done)["settings"].get("simulate", {}) if done.is_file() else {}
     sets = {path.stem: manifest.read(path) for path in sorted(folder.glob("*.jsonl"))}
@@ -87,7 +83,7 @@ def read_simulation(folder: Path) -> dict[str, Any]:
 
 
 def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
-    """Histograms over sessions (ratios) and turns (seconds); of a large set, of its first sessions."""
+    """Return histograms over sessions (ratios) and turns (seconds); of a large set, only over its first sessions."""
     overlap, silence, turns = [], [], []
     for session in sessions[:MAX_SESSIONS]:
         segments = session_segments(prefer_rttm(session))
@@ -97,7 +93,7 @@ def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
         turns += [to_seconds(end - start) for own in speaker_turns(segments).values() for start, end in own]
     return {
         "sessions": len(sessions),
-        "looked_at": min(len(sessions), MAX_SESSIONS),
+        "n_measured": min(len(sessions), MAX_SESSIONS),
         "hours": sum(session.duration or 0.0 for session in sessions) / 3600,
         "overlap": _histogram(overlap, 0.5),
         "silence": _histogram(silence, 0.5),
@@ -106,7 +102,7 @@ def describe_set(sessions: Sequence[Session]) -> dict[str, Any]:
 
 
 def _histogram(values: Sequence[float], highest: float) -> dict[str, Any]:
-    """Counts of equal bins from 0 on; what lies above the last one counts in it."""
+    """Count values in equal bins from 0 on; the last bin includes everything above."""
     counts, _ = np.histogram(np.clip(values, 0, highest), bins=N_BINS, range=(0, highest))
     return {
         "highest": highest,

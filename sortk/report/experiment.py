@@ -1,4 +1,4 @@
-"""The report of an experiment: all that its folders hold, as one page. What is missing is left out, and named.
+"""The report of an experiment: what its folders contain, as one page. Stages that are missing are named.
 
 Every scored session is in the table. Sound is large, so only some sessions have it: the worst, those in the middle and
 the best, in turn, until a budget is used up; the views of sessions (turns, errors, posteriors, words) have another. So
@@ -15,13 +15,13 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from sortk.edits import align
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import FormatError, read_lines
 from sortk.formats.objects import decode
 from sortk.formats.sst import parse_any
 from sortk.records import Segment, Session
-from sortk.report.alignment import align_speakers
 from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
 from sortk.report.page import encode_data, format_page
 from sortk.report.session import describe_session, describe_sound
@@ -38,10 +38,10 @@ SETTLED = "tuned"  # the postprocessing whose hypotheses are shown, if it is the
 class Budget:
     """How much of an experiment's sessions goes into a page."""
 
-    sessions_with_sound: int = 24  # have sound;
-    seconds_of_sound: float = 300.0  # of a longer one, only its beginning
-    sound_bytes: int = 11_000_000  # all sound together, as text
-    view_bytes: int = 10_000_000  # all views together
+    sessions_with_sound: int = 24
+    seconds_of_sound: float = 300.0  # of each; a longer session has sound at its beginning only
+    sound_bytes: int = 11_000_000  # of all sound together, as text
+    view_bytes: int = 10_000_000  # of all views together
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ExperimentFolders:
         return [folder for name, folder in self.names.items() if name not in self.stages]
 
     def file(self, stage: str, name: str) -> Path | None:
-        """A file of a stage, if both are there."""
+        """Return the path of a file of a stage; None if the stage or the file is missing."""
         path = self.stages[stage] / name if stage in self.stages else None
         return path if path and path.is_file() else None
 
@@ -66,7 +66,7 @@ class ExperimentFolders:
 def find_folders(
     roots: Sequence[Path], names: Mapping[str, str], known: Mapping[str, Path] | None = None
 ) -> ExperimentFolders:
-    """The stages in the first of the roots that has each, and those that are known; variants beside them."""
+    """Find each stage in the first root that has it, unless it is known, and the variants in the first root."""
     stages = {
         name: root / folder
         for root in reversed(roots)
@@ -78,9 +78,9 @@ def find_folders(
 
 
 def open_experiment(exp: Path, names: Mapping[str, str]) -> ExperimentFolders:
-    """The stages of an experiment; of a variant's folder, also those that it shares with the recipe."""
+    """Find the stages of an experiment; for the folder of a variant, also those that it shares with the recipe."""
     if not exp.is_dir():
-        raise FileNotFoundError(f"{exp}: no such folder; give that of an experiment, such as exp/mini")
+        raise FileNotFoundError(f"{exp}: no such folder; give the folder of an experiment, such as exp/mini")
     folders = find_folders([exp, exp.parent] if exp.name.startswith("variant-") else [exp], names)
     if not folders.stages:
         raise ValueError(f"{exp}: has no finished stage, so there is nothing to report; see `sortk status`")
@@ -88,7 +88,7 @@ def open_experiment(exp: Path, names: Mapping[str, str]) -> ExperimentFolders:
 
 
 def format_report(folders: ExperimentFolders, budget: Budget | None = None) -> str:
-    """The page of an experiment."""
+    """Return the page of an experiment."""
     scores_path = folders.file("score", "scores.json")
     scores = read_json(scores_path) if scores_path else {}
     with _blaming(scores_path or next(iter(folders.stages.values()))):
@@ -151,11 +151,15 @@ def _scores_with_variants(
 
 
 def _read_der(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Table 1: a row per system and postprocessing; a variant that shares the diarizer has no row of its own."""
+    """Return the rows of Table 1: systems and postprocessings. A variant that shares the diarizer has no own row."""
     rows: dict[str, dict[str, Any]] = {}
     for variant, own in _scores_with_variants(folders, scores):
-        for result in own.get("der", ()):
+        for is_initial, result in [
+            *((True, result) for result in own.get("initial", ())),
+            *((False, result) for result in own.get("der", ())),
+        ]:
             row = {
+                "is_initial": is_initial,
                 **{key: result[key] for key in ("system", "test_set", "postprocessing", "settings")},
                 "overall": {**_rates(result["overall"]), "interval": result["overall"].get("der_interval_95")},
                 "by_speakers": {n: _rates(counts) for n, counts in result.get("by_speakers", {}).items()},
@@ -169,7 +173,7 @@ def _rates(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_wer(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tables 2 and 3: a row per system and score."""
+    """Return the rows of Tables 2 and 3: systems and scores."""
     return [
         {
             **{key: result[key] for key in ("system", "test_set", "settings", "overall")},
@@ -192,7 +196,7 @@ def _read_trainings(folders: ExperimentFolders) -> list[dict[str, Any]]:
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
-    """[table.key, value] pairs."""
+    """Return [table.key, value] pairs."""
     found: list[list[str]] = []
     for key, value in settings.items():
         found += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [[f"{prefix}{key}", value]]
@@ -217,7 +221,7 @@ class _Sessions:
         return rows
 
     def _shown_results(self) -> dict[str, Mapping[str, Any]]:
-        """Of each test set the tuned hypotheses, else the first that there are."""
+        """Return the result of each test set whose hypotheses are shown: the tuned ones, or else the first."""
         chosen: dict[str, Mapping[str, Any]] = {}
         for result in self.scores.get("der", ()):
             if result["test_set"] not in chosen or result["postprocessing"] == SETTLED:
@@ -229,7 +233,7 @@ class _Sessions:
         return {session.session_id: session for path in paths if path for session in manifest.read(path)}
 
     def _read_samples(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """The ASR's samples with their scores, by test set and the session of which they are parts."""
+        """Return the ASR's samples with their scores, by test set and the session that they are part of."""
         found: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for result in self.scores.get("wer", ()):
             path = self.folders.file("sst", f"scored/{result['test_set']}.jsonl")
@@ -250,7 +254,7 @@ class _Sessions:
         results = self._shown_results()
         sessions = {name: self._manifest(name) for name in results}
         texts = {name: self._read_recognized_texts(name) for name in sessions}
-        view_bytes, sound_bytes, n_heard = self.budget.view_bytes, self.budget.sound_bytes, 0
+        view_bytes, sound_bytes, n_sounds = self.budget.view_bytes, self.budget.sound_bytes, 0
         for row in worst_middle_best(rows):
             session = sessions[row["set"]].get(row["id"])
             if session is None:
@@ -262,10 +266,10 @@ class _Sessions:
             if view_bytes < 0:
                 break
             row["view"] = view
-            if n_heard < self.budget.sessions_with_sound and session.audio_path.is_file():
+            if n_sounds < self.budget.sessions_with_sound and session.audio_path.is_file():
                 sound = describe_sound(session, self.budget.seconds_of_sound)
                 if len(sound["audio"]) <= sound_bytes:
-                    sound_bytes, n_heard = sound_bytes - len(sound["audio"]), n_heard + 1
+                    sound_bytes, n_sounds = sound_bytes - len(sound["audio"]), n_sounds + 1
                     view |= sound
 
     def _view(
@@ -285,18 +289,35 @@ class _Sessions:
         lines = (decode(line, path, number) for number, line in read_lines(path)) if path else ()
         return {line["session_id"]: line["text"] for line in lines}
 
-    def _align(self, entry: Mapping[str, Any], heard: Mapping[str, str]) -> dict[str, Any]:
+    def _align(self, entry: Mapping[str, Any], recognized: Mapping[str, str]) -> dict[str, Any]:
+        """Return the words of a sample beside those of the ASR, for each pair of speakers that cpWER matches."""
         sample, counts = entry["sample"], entry["counts"]
-        name = self.scores.get("settings", {}).get("score", {}).get("normalizer", "none")
-        said, found = (_words_by_speaker(text, name) for text in (sample.text or "", heard.get(sample.session_id, "")))
-        assignment = [(ref, hyp) for ref, hyp in counts["assignment"]]
+        normalizer = self.scores.get("settings", {}).get("score", {}).get("normalizer", "none")
+        texts = sample.text or "", recognized.get(sample.session_id, "")
+        reference, hypothesis = (_words_by_speaker(text, normalizer) for text in texts)
+        names = _name_by_arrival(sample)
         return {
             "start": round(entry["start"], 3),
             "end": round(entry["start"] + (sample.duration or 0.0), 3),
             "errors": counts["errors"],
             "words": counts["words"],
-            "speakers": align_speakers(said, found, assignment),
+            "speakers": [
+                (
+                    names.get(ref, ref),
+                    hyp and hyp.replace("spk", "speaker_", 1),
+                    align_words(reference.get(ref, ()), hypothesis.get(hyp, ())),
+                )
+                for ref, hyp in counts["assignment"]
+            ],
         }
+
+
+def align_words(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """Return pairs of words with the fewest errors; None is in the place of a word without a partner."""
+    return [
+        (None if ref is None else reference[ref], None if hyp is None else hypothesis[hyp])
+        for ref, hyp in align(reference, hypothesis)
+    ]
 
 
 def _words_by_speaker(text: str, normalizer_name: str) -> dict[str, list[str]]:
@@ -309,7 +330,7 @@ def _words_by_speaker(text: str, normalizer_name: str) -> dict[str, list[str]]:
 
 
 def worst_middle_best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that are sorted from the worst on, in the order in which they deserve a place: one of each in turn."""
+    """Reorder rows that begin with the worst: one of the worst, the middle and the best in turn."""
     middle = len(rows) // 2
     outwards = chain.from_iterable(zip_longest(rows[middle:], reversed(rows[:middle])))
     in_turn = chain.from_iterable(zip(rows, (row for row in outwards if row), reversed(rows), strict=True))
@@ -327,14 +348,14 @@ def _session_rows(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _count_words(samples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of a session, the sums over its samples."""
+    """Return the cpWER of a session: the sums over its samples."""
     counts = [entry["counts"] for entry in samples]
     words = sum(count["words"] for count in counts)
     return {"cpwer": sum(count["errors"] for count in counts) / words} if words else {}
 
 
 def _find_owner(sample: Session, sessions: Sequence[Session]) -> Session | None:
-    """The session, of those with the same audio, in which a sample begins."""
+    """Return the session, of those with the same audio, in which a sample begins."""
     for session in sessions:
         end = session.offset + (session.duration if session.duration is not None else float("inf"))
         if session.offset <= sample.offset < end:
@@ -343,17 +364,19 @@ def _find_owner(sample: Session, sessions: Sequence[Session]) -> Session | None:
 
 
 def _read_recognized_words(folder: Path, entry: Mapping[str, Any]) -> list[Segment]:
-    """What the ASR heard in a sample, under the names of the speakers for whom cpWER takes those who were heard."""
+    """Read the words that the ASR recognized in a sample, with the names of the speakers to whom cpWER maps them."""
     path = folder / f"{entry['sample'].session_id}.json"
     words = seglst.read(path, zero_duration="keep") if path.is_file() else []
-    names = _name_recognized(entry["sample"], entry["counts"]["assignment"])
+    arrived = _name_by_arrival(entry["sample"])
+    names = {
+        hyp.replace("spk", "speaker_", 1): arrived[ref]
+        for ref, hyp in entry["counts"]["assignment"]
+        if ref in arrived and hyp is not None
+    }
     return [replace(word, speaker=names.get(word.speaker, word.speaker)) for word in words]
 
 
-def _name_recognized(sample: Session, assignment: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
-    """Numbers of speakers hold in a sample only, both in its SST and in what was heard: by arrival in it."""
-    spoken = sorted(session_segments(sample), key=lambda word: word.start)
-    arrived = {f"spk{n}": name for n, name in enumerate(dict.fromkeys(word.speaker for word in spoken))}
-    return {
-        hyp.replace("spk", "speaker_", 1): arrived[ref] for ref, hyp in assignment if ref in arrived and hyp is not None
-    }
+def _name_by_arrival(sample: Session) -> dict[str, str]:
+    """Return the speakers of a sample by their tokens in its transcript: spk0 is the first to speak in the sample."""
+    words = sorted(session_segments(sample), key=lambda word: word.start)
+    return {f"spk{n}": name for n, name in enumerate(dict.fromkeys(word.speaker for word in words))}

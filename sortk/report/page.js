@@ -1,10 +1,10 @@
-// The page of a report: reads the JSON beside it and draws it. No library, no network.
+// The page of a report: reads the JSON in the element #report and draws it. It uses no library and no network.
 "use strict";
 
 const data = JSON.parse(document.getElementById("report").textContent);
 
 // --------------------------------------------------------------------------------------------------------------------
-// Small words for making elements
+// Elements, numbers, files
 
 function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -27,7 +27,7 @@ const percent = (rate, places = 2) => (rate == null ? "–" : (100 * rate).toFix
 const short = (number) => (number === 0 ? "0" : Math.abs(number) < 0.001 ? number.toExponential(1) : String(+number.toPrecision(3)));
 const hours = (value) => (value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(2) : value.toFixed(3));
 
-// 0:07.3, 12:00.0, 1:02:03.4; rounded before it is split, so that no clock shows 60 seconds.
+// 0:07.3, 12:00.0, 1:02:03.4; rounded before it is split, so that it never shows 60 seconds.
 function clock(seconds) {
   const tenths = Math.round(10 * seconds), minutes = Math.floor(tenths / 600), pad = (text) => String(text).padStart(2, "0");
   const rest = ((tenths % 600) / 10).toFixed(1).padStart(4, "0");
@@ -36,7 +36,7 @@ function clock(seconds) {
 
 const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
-// Abbreviations are explained where they stand, and once more below the results, since a phone shows no tooltip.
+// Terms are explained by a tooltip where they are used, and in a list below the results, since phones have no tooltips.
 const TERMS = {
   DER: "Diarization error rate: missed speech, false alarms and speech given to the wrong speaker, divided by all reference speech. It can exceed 100 %.",
   JER: "Jaccard error rate: as DER, but averaged over speakers, so that quiet speakers count as much as talkative ones.",
@@ -44,14 +44,15 @@ const TERMS = {
   WER: "Word error rate: substituted, inserted and deleted words, divided by the number of reference words.",
   collar: "Time on each side of a reference boundary that is not scored.",
   UEM: "The list of time spans that are scored.",
-  missed: "Someone speaks, and the system finds nobody.",
-  "false alarm": "The system finds a speaker where nobody speaks.",
-  confusion: "The system finds the wrong speaker.",
+  missed: "Speech of a speaker that the system did not find.",
+  "false alarm": "A speaker found by the system where there is no such speech.",
+  confusion: "Speech that the system gave to the wrong speaker.",
+  posteriors: "The probability of each speaker in each frame, as the model estimates it.",
 };
 const term = (name, text = name) => make("abbr", { title: TERMS[name] }, text);
 
-function download(name, type, text) {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+function download(name, type, content) {
+  const url = URL.createObjectURL(new Blob([content], { type }));
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
@@ -85,12 +86,12 @@ function panel(title, ...children) {
 
 const ERRORS = [["missed", "missed"], ["false alarm", "false-alarm"], ["confusion", "confusion"]];
 const errorLegend = (...more) => make("div", { class: "legend" }, ERRORS.map(([name, style]) =>
-  make("span", {}, make("i", { style: `background:var(--${style})` }), term(name))), more.map((text) => make("span", {}, text)));
+  make("span", {}, make("i", { style: `background:var(--${style})` }), term(name))), more.filter(Boolean).map((item) => make("span", {}, item)));
 
 // --------------------------------------------------------------------------------------------------------------------
 // Charts
 
-const CHART = { width: 420, height: 210, left: 46, right: 10, top: 12, bottom: 26 };
+const CHART = { width: 400, height: 220, left: 46, right: 10, top: 14, bottom: 38 };
 
 function ticks(low, high, n = 4) {
   const rough = (high - low) / n || 1;
@@ -101,8 +102,8 @@ function ticks(low, high, n = 4) {
   return found;
 }
 
-// Axes and the two scales; y from `low` to `high`.
-function axes(xEnd, low, high, { format = short, xFormat = short, xStart = 0 } = {}) {
+// Returns axes and their scales; y goes from `low` to `high`, and `name` is written below the x axis.
+function axes(xEnd, low, high, { name = "", format = short, xFormat = short, xStart = 0 } = {}) {
   const { width, height, left, right, top, bottom } = CHART;
   const x = (value) => left + ((value - xStart) / (xEnd - xStart || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
@@ -112,18 +113,20 @@ function axes(xEnd, low, high, { format = short, xFormat = short, xStart = 0 } =
       draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)));
   }
   for (const value of ticks(xStart, xEnd, 5)) {
-    svg.append(draw("text", { x: x(value), y: height - 8, "text-anchor": "middle" }, xFormat(value)));
+    svg.append(draw("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, xFormat(value)));
   }
+  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, name));
   return { svg, x, y };
 }
 
 function lineChart(title, series, { phases = [], xEnd, format = short, dots = false } = {}) {
   const values = series.flatMap((line) => line.points.map((point) => point[1]));
-  // A spike at the start would flatten all the rest.
-  const sorted = [...values].sort((a, b) => a - b);
-  const high = Math.min(sorted.at(-1), 2 * sorted[Math.floor(0.95 * (sorted.length - 1))] || Infinity);
-  const { svg, x, y } = axes(xEnd, Math.min(0, sorted[0]), high || 1, { format });
+  // A spike would flatten the rest of the curve, so the axis ends at twice the 95th percentile; a label gives the peak.
+  const sorted = [...values].sort((a, b) => a - b), peak = sorted.at(-1);
+  const high = Math.min(peak, 2 * sorted[Math.floor(0.95 * (sorted.length - 1))] || Infinity);
+  const { svg, x, y } = axes(xEnd, Math.min(0, sorted[0]), high || 1, { name: "step", format });
   svg.setAttribute("aria-label", title);
+  if (peak > high) svg.append(draw("text", { x: CHART.left + 4, y: CHART.top - 3 }, `▲ cut off; highest value ${format(peak)}`));
   for (const phase of phases) {
     if (phase.x > 0) svg.append(draw("line", { class: "phase", x1: x(phase.x), x2: x(phase.x), y1: CHART.top, y2: CHART.height - CHART.bottom }));
   }
@@ -135,11 +138,11 @@ function lineChart(title, series, { phases = [], xEnd, format = short, dots = fa
   const cursor = draw("line", { class: "phase", y1: CHART.top, y2: CHART.height - CHART.bottom, visibility: "hidden" });
   svg.append(cursor);
   const names = series.map((line) => make("span", {}, make("i", { style: `background:${line.colour}` }), line.name, " ", make("b", {}, "")));
-  const tell = (at) => series.forEach((line, index) => {
+  const showValues = (at) => series.forEach((line, index) => {
     const near = line.points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
     names[index].lastChild.textContent = format(near[1]);
   });
-  tell(xEnd);
+  showValues(xEnd);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const along = ((event.clientX - box.left) / box.width) * CHART.width;
@@ -147,11 +150,11 @@ function lineChart(title, series, { phases = [], xEnd, format = short, dots = fa
     cursor.setAttribute("x1", x(at));
     cursor.setAttribute("x2", x(at));
     cursor.setAttribute("visibility", "visible");
-    tell(at);
+    showValues(at);
   });
   svg.addEventListener("pointerleave", () => {
     cursor.setAttribute("visibility", "hidden");
-    tell(xEnd);
+    showValues(xEnd);
   });
   return panel(title, svg, make("div", { class: "legend" }, names));
 }
@@ -170,54 +173,70 @@ function results() {
       make("dl", {}, Object.entries(TERMS).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]))));
 }
 
-const rowName = (row) => (data.kind === "comparison" ? row.system : `${row.test_set}, ${row.postprocessing}`);
+const TEST_SETS = new Set((data.der ?? []).map((row) => row.test_set));
 const systemName = (row) => (row.variant ? `${row.system} (${row.variant})` : row.system);
+const postprocessingName = (row) => (row.postprocessing === "none" ? "no postprocessing" : row.postprocessing);
+const columnName = (row, n) => (TEST_SETS.size > 1 ? `${row.test_set}, ` : "") + (n === "all" ? "all" : plural(+n, "speaker"));
+const rowName = (row) => (data.kind === "comparison" ? row.system
+  : [row.is_initial && "initial model", row.variant, TEST_SETS.size > 1 && row.test_set, postprocessingName(row)].filter(Boolean).join(", "));
+
+// The rates of a row for all sessions, and for each number of speakers with scored speech.
+const ratesOf = (row) => [["all", row.overall], ...Object.entries(row.by_speakers).filter(([, counts]) => counts.der != null)];
 
 function derTable(rows) {
-  const columns = [...new Set(rows.flatMap((row) => Object.keys(row.by_speakers).map((n) => `${row.test_set} ${n} spk`).concat(`${row.test_set} all`)))];
+  const columns = [...new Set(rows.flatMap((row) => ratesOf(row).map(([n]) => columnName(row, n))))];
   const lines = new Map();
   for (const row of rows) {
-    const key = JSON.stringify([systemName(row), row.postprocessing]);
-    const cells = lines.get(key) ?? {};
-    for (const [n, counts] of Object.entries(row.by_speakers)) cells[`${row.test_set} ${n} spk`] = counts.der;
-    cells[`${row.test_set} all`] = row.overall.der;
-    lines.set(key, cells);
+    const key = JSON.stringify([systemName(row), postprocessingName(row)]);
+    if (!lines.has(key)) lines.set(key, {});
+    for (const [n, counts] of ratesOf(row)) lines.get(key)[columnName(row, n)] = counts.der;
   }
-  const isProcessed = rows.some((row) => row.postprocessing);
-  const body = [...lines].map(([key, cells]) => [...JSON.parse(key).slice(0, isProcessed ? 2 : 1), ...columns.map((column) => percent(cells[column]))]);
-  const settings = [...new Set(rows.map((row) => `${row.test_set}: collar ${row.settings.collar} s on each side, overlap ${row.settings.skip_overlap ? "not " : ""}scored, UEM ${row.settings.uem}, scorer ${row.settings.scorer}`))];
-  return panel(["Diarization error rate (", term("DER"), ", %)"], table(["system", ...(isProcessed ? ["postprocessing"] : []), ...columns], body, isProcessed ? 2 : 1),
-    make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text)),
-      Object.entries(data.notes ?? {}).flatMap(([name, notes]) => notes.map((note) => make("li", {}, rows.length > 1 ? `${name}: ${note}` : note)))));
+  const isProcessed = rows.some((row) => row.postprocessing), texts = isProcessed ? 2 : 1;
+  const body = [...lines].map(([key, cells]) => [...JSON.parse(key).slice(0, texts), ...columns.map((column) => percent(cells[column]))]);
+  const settings = rows.map((row) => [`${row.test_set}: `, term("collar"), ` ${row.settings.collar} s on each side, overlap ${row.settings.skip_overlap ? "not " : ""}scored, `, term("UEM"), ` ${row.settings.uem}, scorer ${row.settings.scorer}`])
+    .map((parts) => [parts.map((part) => part.textContent ?? part).join(""), parts]);
+  const notes = Object.entries(data.notes ?? {}).flatMap(([name, own]) => own.map((note) => (rows.length > 1 ? `${name}: ${note}` : note)));
+  return panel(["Diarization error rate (", term("DER"), ", %)"], table(["system", ...(isProcessed ? ["postprocessing"] : []), ...columns], body, texts),
+    make("ul", { class: "notes" }, [...new Map(settings).values()].map((parts) => make("li", {}, parts)), notes.map((note) => make("li", {}, note))));
 }
 
 const PARTS = ["miss", "false_alarm", "confusion"];
 
+// A bar for each system, test set and number of speakers. Where a system was scored with and without postprocessing, the
+// bar is the rate with it, and a mark shows the rate without.
 function bySpeakers(rows) {
-  const bars = rows.flatMap((row) => Object.entries({ ...row.by_speakers, all: row.overall }).map(([n, counts]) => ({ row, n, counts })));
-  bars.sort((a, b) => (a.n === "all") - (b.n === "all") || a.n - b.n);
-  const several = (data.kind !== "comparison" && new Set(rows.map((row) => row.system)).size > 1) || new Set(rows.map((row) => row.test_set)).size > 1;
-  return panel("DER by number of speakers", errorLegend(`a full bar is ${percent(BAR_SCALE, 0)} %`),
-    make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.3rem .7rem;align-items:center" },
-      bars.slice(0, 40).flatMap(({ row, n, counts }) => [
-        make("span", { class: "small" }, `${several ? `${row.test_set}, ` : ""}${n === "all" ? "all" : plural(+n, "speaker")}, ${row.postprocessing || row.system}`),
-        errorBar(counts, "14px"),
-        make("b", { class: "small", style: "text-align:right" }, `${percent(counts.der, 1)} %`)])));
+  const systems = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify([systemName(row), row.test_set]);
+    systems.set(key, { without: systems.get(key)?.row ?? null, row });
+  }
+  const bars = [...systems.values()].flatMap(({ row, without }) => ratesOf(row).map(([n, counts]) =>
+    ({ row, n, counts, without: n === "all" ? without?.overall : without?.by_speakers[n] })));
+  const order = ({ n }) => (n === "all" ? 0 : +n);
+  bars.sort((a, b) => order(a) - order(b));
+  const several = new Set(rows.map(systemName)).size > 1, hasMarks = bars.some((bar) => bar.without);
+  return panel("DER by number of speakers", errorLegend(hasMarks ? [make("i", { class: "mark" }), "without postprocessing"] : null, `a full bar is ${percent(BAR_SCALE, 0)} %`),
+    make("div", { class: "bars" }, bars.slice(0, 60).flatMap(({ row, n, counts, without }) => [
+      make("span", { class: "small" }, columnName(row, n), several ? make("span", { class: "soft" }, `, ${row.is_initial ? "initial model" : row.variant || row.system}`) : null),
+      errorBar(counts, "14px", without),
+      make("b", { class: "small", style: "text-align:right" }, `${percent(counts.der, 1)} %`)])));
 }
 
-// All bars of DER have one scale: that of the worst, in steps of 5 %, and 100 % at most.
+// All bars of DER have one scale: the worst rate, rounded up to 5 %, and at most 100 %.
 const BAR_SCALE = Math.min(1, Math.max(0.05, Math.ceil(20 * Math.max(0, ...(data.der ?? []).flatMap((row) => [row.overall, ...Object.values(row.by_speakers)]).map((counts) => counts.der ?? 0),
   ...(data.sessions ?? []).map((row) => row.der ?? 0)) - 1e-9) / 20));
 
-function errorBar(counts, height) {
-  return make("div", { class: "errors", style: height ? `height:${height}` : "" },
-    PARTS.map((part, index) => make("i", { class: ERRORS[index][1], style: `width:${(100 * Math.min(1, (counts[part] ?? 0) / BAR_SCALE)).toFixed(2)}%` })));
+function errorBar(counts, height = "", without = null) {
+  const width = (rate) => `${(100 * Math.min(1, (rate ?? 0) / BAR_SCALE)).toFixed(2)}%`;
+  const title = PARTS.map((part, index) => `${ERRORS[index][0]} ${percent(counts[part], 1)} %`).join(", ") + (without ? `; DER without postprocessing ${percent(without.der, 1)} %` : "");
+  return make("div", { class: "errors", style: height && `height:${height}`, title }, PARTS.map((part, index) => make("i", { class: ERRORS[index][1], style: `width:${width(counts[part])}` })),
+    without?.der != null ? make("i", { class: "mark", style: `left:min(${width(without.der)}, 100% - 3px)` }) : null);
 }
 
 function derParts(rows) {
   const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
     ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
-    ["right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+    ["sessions with the right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
   return panel("DER breakdown (%)", table(["", ...rows.map(rowName)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
@@ -236,9 +255,11 @@ function werTable(rows) {
 
 function cards() {
   const found = [];
-  const best = data.der?.filter((row) => !row.variant).at(-1);
+  const best = data.der?.filter((row) => !row.variant && !row.is_initial).at(-1);
+  const initial = data.der?.find((row) => row.is_initial && row.test_set === best?.test_set);
   if (data.kind === "comparison") found.push(...data.der.slice(0, 6).map((row) => [`${percent(row.overall.der, 1)} %`, `DER of ${row.system}`]));
-  else if (best) found.push([`${percent(best.overall.der, 1)} %`, `DER on ${best.test_set}, postprocessing ${best.postprocessing}`]);
+  else if (best) found.push([`${percent(best.overall.der, 1)} %`, `DER on ${best.test_set}, ${best.postprocessing === "tuned" ? "tuned postprocessing" : postprocessingName(best)}`]);
+  if (initial) found.push([`${percent(initial.overall.der, 1)} %`, "DER of the initial model"]);
   for (const metric of ["cpwer", "wer"]) {
     const row = data.wer?.find((one) => one.settings.metric === metric && !one.variant);
     if (row) found.push([`${percent(row.overall.errors / row.overall.words, 1)} %`, `${metric === "wer" ? "WER" : "cpWER"} on ${row.test_set}`]);
@@ -247,14 +268,14 @@ function cards() {
   if (data.kind === "recording") found.push(...recordingCards(data.sessions[0].view));
   else if (data.sessions?.length) found.push([String(data.sessions.length), data.sessions.length === 1 ? "scored session" : "scored sessions"]);
   const train = data.simulation?.sets.find((set) => set.set === "train");
-  if (train) found.push([`${hours(train.hours)} h`, "simulated to train on"]);
+  if (train) found.push([`${hours(train.hours)} h`, "of simulated training data"]);
   return found.length ? make("div", { class: "cards" }, found.map(([value, name]) => make("div", { class: "card" }, make("b", {}, value), make("span", {}, name)))) : null;
 }
 
 function recordingCards(view) {
   const speech = union(view.hypothesis.flatMap((lane) => lane.turns));
   return [[clock(view.duration), "duration"], [String(view.hypothesis.length), view.hypothesis.length === 1 ? "speaker" : "speakers"],
-    [clock(speech), "with speech"], [`${percent(overlap(view.hypothesis) / (speech || 1), 1)} %`, "of it with several speakers at once"]];
+    [clock(speech), "of speech"], [`${percent(overlap(view.hypothesis) / (speech || 1), 1)} %`, "of the speech is overlapped"]];
 }
 
 const total = (turns) => turns.reduce((sum, [start, end]) => sum + end - start, 0);
@@ -268,7 +289,7 @@ function union(turns) {
   return seconds;
 }
 
-// Time with two speakers or more: a sweep over starts (+1) and ends (-1); turns of one speaker do not overlap.
+// Returns the time with two or more speakers: a sweep over starts (+1) and ends (-1). Turns of one speaker do not overlap.
 function overlap(lanes) {
   const edges = lanes.flatMap((lane) => lane.turns.flatMap(([start, end]) => [[start, 1], [end, -1]])).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   let seconds = 0, active = 0, since = 0;
@@ -284,12 +305,12 @@ function overlap(lanes) {
 // Training, tuning, data, settings
 
 const CURVES = [
-  { title: "Loss", from: "train", names: { loss: "total", sort: "sort", pil: "PIL", speaker: "speaker", text: "text", words: "words" } },
+  { title: "Loss", from: "train", names: { loss: "total", sort: "Sort Loss", pil: "PIL", speaker: "speaker", text: "text", words: "words" } },
   { title: "Validation (%)", from: "valid", names: { der: "DER", der_unmapped: "DER in arrival order", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), dots: true },
   { title: "Training accuracy (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
   { title: "Learning rate", from: "train", names: { learning_rate: "learning rate" } },
-  { title: "Speed: seconds of audio per second", from: "train", names: { audio_per_second: "speed" } },
-  { title: "Norm of the gradient", from: "train", names: { grad_norm: "norm" } },
+  { title: "Speed (seconds of audio per second)", from: "train", names: { audio_per_second: "speed" } },
+  { title: "Gradient norm", from: "train", names: { grad_norm: "norm" } },
 ];
 
 function training() {
@@ -302,7 +323,7 @@ function training() {
     });
     const phases = model.phases.map((phase) => phase.name).join(", then ");
     return make("div", { style: "margin-bottom:1.2rem" },
-      make("p", {}, make("b", {}, model.name), make("span", { class: "soft" }, ` · ${model.steps} steps: ${phases}`)), make("div", { class: "grid" }, charts));
+      make("p", {}, make("b", {}, model.name), make("span", { class: "soft" }, ` · ${model.steps} steps: ${phases}`)), make("div", { class: "grid charts" }, charts));
   }));
 }
 
@@ -312,21 +333,21 @@ function tuning() {
   let lowest = Infinity;
   const best = study.history.map(({ trial, der }) => [trial, (lowest = Math.min(lowest, der))]);
   const low = lowest, ceiling = Math.max(2 * low, low + 0.01), last = study.history.at(-1)?.trial || 1;
-  const { svg, x, y } = axes(last, low, Math.min(ceiling, Math.max(...study.history.map((one) => one.der))), { format: (value) => percent(value, 1) });
+  const { svg, x, y } = axes(last, low, Math.min(ceiling, Math.max(...study.history.map((one) => one.der))), { name: "trial", format: (value) => percent(value, 1) });
   svg.setAttribute("aria-label", "DER of each trial");
   for (const { trial, der } of study.history) if (der <= ceiling) svg.append(draw("circle", { cx: x(trial), cy: y(der), r: 2.3, fill: "var(--wave)" }));
   svg.append(draw("polyline", { points: best.filter(([, der]) => der <= ceiling).map(([trial, der]) => `${x(trial)},${y(der)}`).join(" "), fill: "none", stroke: "var(--speaker-1)", "stroke-width": 2 }));
   const importance = Object.entries(study.importance ?? {}).sort((a, b) => b[1] - a[1]);
   return make("section", { id: "tuning" }, make("h2", {}, "Tuning of the postprocessing"),
-    make("p", { class: "soft" }, `DER on the development set: ${percent(study.der_before)} % without, ${percent(study.der_after)} % with postprocessing.`),
-    make("div", { class: "grid" },
+    make("p", { class: "soft" }, `DER on the development set: ${percent(study.der_before)} % without postprocessing, ${percent(study.der_after)} % with the tuned one` +
+      (study.presets ? `; presets: ${Object.entries(study.presets).filter(([name]) => name !== "none").map(([name, der]) => `${name} ${percent(der)} %`).join(", ")}.` : ".")),
+    make("div", { class: "grid charts" },
       panel(`DER (%) of ${study.history.length} trials`, svg, legend([["a trial", "var(--wave)"], ["lowest so far", "var(--speaker-1)"]])),
       panel("Tuned parameters", table(["parameter", "value"], Object.entries(study.values).map(([name, value]) => [name, String(value)]))),
-      panel("Parameter importance", make("div", { style: "display:grid;grid-template-columns:auto minmax(0,1fr) auto;gap:.45rem .7rem;align-items:center" },
+      panel("Parameter importance", make("div", { class: "bars" },
         importance.flatMap(([name, share]) => [make("span", { class: "small" }, name),
           make("div", { class: "errors", style: "height:14px" }, make("i", { style: `width:${100 * share}%;background:var(--accent)` })),
-          make("b", { class: "small" }, `${percent(share, 0)} %`)])),
-        study.presets && make("p", { class: "small soft", style: "margin:1rem 0 0" }, "DER of the presets: ", Object.entries(study.presets).map(([name, der]) => `${name} ${percent(der)} %`).join(", ")))));
+          make("b", { class: "small" }, `${percent(share, 0)} %`)])))));
 }
 
 function dataPages() {
@@ -336,11 +357,11 @@ function dataPages() {
 }
 
 function simulation({ target, sets }) {
-  const charts = [["overlap", "Overlap of speech (%), by session", (value) => percent(value, 0)], ["silence", "Silence (%), by session", (value) => percent(value, 0)],
-    ["turns", "Length of turns (s)", short]].map(([key, title, format]) => {
+  const charts = [["overlap", "Overlap (% of speech)", (value) => percent(value, 0)], ["silence", "Silence (% of the session)", (value) => percent(value, 0)],
+    ["turns", "Turn length (s)", short]].map(([key, title, format]) => {
     const highest = sets[0][key].highest;
     const shares = sets.map((set) => set[key].counts.map((count) => count / (set[key].counts.reduce((a, b) => a + b, 0) || 1)));
-    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { format: (value) => `${percent(value, 0)}`, xFormat: format });
+    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { name: key === "turns" ? "seconds; vertical: % of turns" : "%; vertical: % of sessions", format: (value) => percent(value, 0), xFormat: format });
     svg.setAttribute("aria-label", title);
     shares.forEach((own, index) => {
       const points = own.flatMap((share, bin) => [[bin, share], [bin + 1, share]]).map(([bin, share]) => `${x((bin * highest) / own.length).toFixed(1)},${y(share).toFixed(1)}`);
@@ -351,16 +372,16 @@ function simulation({ target, sets }) {
     const summary = sets.map((set, index) => [`${set.set}: ${key === "turns" ? `median ${short(set[key].median)} s` : `mean ${percent(set[key].mean, 1)} %`}`, LINES[index % LINES.length]]);
     return panel(title, svg, legend(wanted != null ? [...summary, [`target ${percent(wanted, 1)} %`, "var(--text)"]] : summary));
   });
-  return [make("p", { class: "soft" }, `Simulated conversations, against what was asked for: ${sets.map((set) => `${set.set} ${hours(set.hours)} h in ${set.sessions} sessions`).join(", ")}. ` +
-    "The vertical axes are percentages of the sessions, or of the turns."), make("div", { class: "grid" }, charts)];
+  return [make("p", { class: "soft" }, `Simulated conversations: ${sets.map((set) => `${set.set} ${hours(set.hours)} h in ${plural(set.sessions, "session")}`).join(", ")}. The dashed lines are the targets of the recipe.`),
+    make("div", { class: "grid charts" }, charts)];
 }
 
 function cleaning(parts) {
   const rules = [...new Set(parts.flatMap((part) => Object.keys(part.dropped)))].sort();
   const names = { diar: "diarizer", asr: "ASR" };
   const body = parts.map((part) => [part.set, names[part.use], hours(part.hours_in), hours(part.hours_out), part.pieces_out, ...rules.map((rule) => (part.dropped[rule] ? hours(part.dropped[rule]) : "–"))]);
-  return panel("Data cleaning: hours kept, and hours dropped by each rule",
-    table(["set", "for the", "hours in", "kept", "pieces", ...rules.map((rule) => rule.replaceAll("_", " "))], body, 2));
+  return panel("Data cleaning (hours)",
+    table(["set", "used for", "input", "kept", "pieces", ...rules.map((rule) => `dropped: ${rule.replaceAll("_", " ")}`)], body, 2));
 }
 
 function settings() {
@@ -374,13 +395,13 @@ function settings() {
 }
 
 // --------------------------------------------------------------------------------------------------------------------
-// One session: lanes on a canvas, a clock, words
+// One session: lanes on a canvas, player, words
 
 const LANE = 20, GAP = 4, HEAD = 20, WAVE = 64, HEAT = 14, MARK = 13, AXIS = 22;
 const SPEEDS = ["0.5", "0.75", "1", "1.5", "2"];
 const TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200];
-const SHOWN_SECONDS = 60; // of a long session, to begin with
-const TILE = 4096; // frames of a picture: browsers limit the width of a canvas
+const SHOWN_SECONDS = 60; // the part of a long session that is shown first
+const TILE = 4096; // frames in one picture: browsers limit the width of a canvas
 
 class SessionView {
   constructor(place) {
@@ -394,7 +415,7 @@ class SessionView {
     this.canvas.addEventListener("pointermove", (event) => event.buttons && this.drag(event));
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.audio.addEventListener("ended", () => this.pause());
-    this.overview = make("canvas", { class: "overview", role: "img", "aria-label": "the entire recording; click to move there" });
+    this.overview = make("canvas", { class: "overview", role: "img", "aria-label": "overview of the recording; click to move there", title: "click or drag to move" });
     for (const name of ["pointerdown", "pointermove"]) this.overview.addEventListener(name, (event) => (name === "pointerdown" || event.buttons) && this.jump(event));
     new ResizeObserver(() => this.paint()).observe(this.canvas);
   }
@@ -409,14 +430,15 @@ class SessionView {
     [this.audioStart, this.audioSeconds] = [0, this.view?.audio_seconds ?? 0];
     this.audio.removeAttribute("src");
     if (!this.view) {
-      this.place.replaceChildren(this.head(), make("p", { class: "soft" }, "This session's turns are not in the page, which has room for some only: the worst, the middle and the best."));
+      this.place.replaceChildren(this.head(), make("p", { class: "soft" }, "To keep this page small, it has the turns of the worst, the middle and the best sessions only; this session is not among them."));
       return;
     }
     if (this.view.audio) {
       this.url = URL.createObjectURL(new Blob([bytes(this.view.audio)], { type: "audio/ogg" }));
       this.audio.src = this.url;
     }
-    this.peaks = this.view.peaks ? bytes(this.view.peaks) : null;
+    this.peaks = this.view.waveform ? bytes(this.view.waveform.peaks) : null;
+    this.view.names ??= {};
     this.colours = this.assignColours();
     this.heat = null;
     this.from = 0;
@@ -428,6 +450,7 @@ class SessionView {
 
   head() {
     const row = this.row, parts = [];
+    if (data.kind === "recording") return ""; // the page has its name and numbers
     if (row.der != null && !row.systems) parts.push(make("b", {}, term("DER"), ` ${percent(row.der)} %`), ...ERRORS.map(([name], index) => [term(name), ` ${percent(row[PARTS[index]])} %`]));
     if (row.cpwer != null) parts.push([term("cpWER"), ` ${percent(row.cpwer, 1)} %`]);
     for (const system of row.systems ?? []) parts.push([`${system.name}: `, make("b", {}, term("DER"), ` ${percent(system.der)} %`)]);
@@ -444,29 +467,38 @@ class SessionView {
       SPEEDS.map((value) => make("option", { value, selected: +value === this.speed }, `${value} ×`)));
     const near = data.sessions.length > 1 ? [["‹", -1, "previous session"], ["›", 1, "next session"]].map(([sign, by, name]) => make("button", { onclick: () => step(by), "aria-label": name, title: name }, sign)) : [];
     return make("div", { class: "player" }, this.button, this.clock, speed, near, make("span", { class: "space" }),
-      make("button", { class: "export", onclick: () => this.exportRttm(), title: "save the segments as RTTM" }, "RTTM"),
-      make("button", { class: "export", onclick: () => this.exportCsv(), title: "save the segments as a table" }, "CSV"),
-      make("button", { onclick: () => this.zoom(0.5), "aria-label": "zoom in" }, "+"),
-      make("button", { onclick: () => this.zoom(2), "aria-label": "zoom out" }, "−"),
-      make("button", { onclick: () => this.zoom(Infinity) }, "all"));
+      this.saveMenu(),
+      make("button", { onclick: () => this.zoom(0.5), "aria-label": "zoom in", title: "zoom in" }, "+"),
+      make("button", { onclick: () => this.zoom(2), "aria-label": "zoom out", title: "zoom out" }, "−"),
+      make("button", { onclick: () => this.zoom(Infinity), title: "show the entire session" }, "all"));
+  }
+
+  saveMenu() {
+    const { id } = this.row, kinds = { "RTTM: segments": () => download(`${id}.rttm`, "text/plain", this.formatRttm()), "CSV: segments": () => download(`${id}.csv`, "text/csv", this.formatCsv()) };
+    if (this.view.recognized_words.length) kinds["SRT: subtitles"] = () => download(`${id}.srt`, "text/plain", this.formatSrt());
+    kinds["PNG: this picture"] = () => this.canvas.toBlob((picture) => download(`${id}.png`, "image/png", picture));
+    if (data.kind === "recording") kinds["HTML: this page, with the speakers' names"] = () => download(`${id}.html`, "text/html", formatPage());
+    const menu = make("select", { class: "save", "aria-label": "save", onchange: () => { kinds[menu.value](); menu.value = ""; } },
+      make("option", { value: "" }, "Save as …"), Object.keys(kinds).map((kind) => make("option", { value: kind }, kind)));
+    return menu;
   }
 
   notes() {
     const { view } = this, sentences = [];
-    if (!view.audio) sentences.push("This session has no sound in this page; it plays silently.");
-    else if (view.audio_seconds < view.duration - 1) sentences.push(`Only its first ${clock(view.audio_seconds)} have sound in this page.`);
-    const chosen = make("input", { type: "file", accept: "audio/*", hidden: true, onchange: (event) => event.target.files[0] && this.listen(event.target.files[0]) });
+    if (!view.audio) sentences.push("This page has no sound for this session; it plays silently.");
+    else if (view.audio_seconds < view.duration - 1) sentences.push(`This page has sound for the first ${clock(view.audio_seconds)} of the recording.`);
+    const chosen = make("input", { type: "file", accept: "audio/*", hidden: true, onchange: (event) => event.target.files[0] && this.playFile(event.target.files[0]) });
     const choose = (!view.audio || view.audio_seconds < view.duration - 1) && make("p", { class: "small soft", style: "margin:.3rem 0 0" },
-      make("button", { class: "small", onclick: () => chosen.click() }, "Choose the audio file"), " to hear all of it; it does not leave this computer.", chosen);
-    return make("div", {}, view.reference.length ? errorLegend("faint: inside a collar, not scored") : null,
+      make("button", { class: "small", onclick: () => chosen.click() }, "Choose the audio file"), " to play all of it. The file stays on this computer.", chosen);
+    return make("div", {}, view.reference.length ? errorLegend(["faint: inside the ", term("collar"), " or outside the ", term("UEM"), ", not scored"]) : null,
       sentences.map((text) => make("p", { class: "small soft", style: "margin:.3rem 0 0" }, text)), choose,
       make("p", { class: "small soft keys", style: "margin:.4rem 0 0" }, make("kbd", {}, "space"), " play  ", make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " 1 s  ",
         data.sessions.length > 1 ? [make("kbd", {}, "j"), " ", make("kbd", {}, "k"), " next and previous session  "] : null, make("kbd", {}, "+"), " ", make("kbd", {}, "−"), " zoom (or ", make("kbd", {}, "ctrl"), " and wheel)  ",
         make("kbd", {}, "shift"), " and wheel: move"));
   }
 
-  // Plays a file of the reader's instead of what is in the page.
-  listen(file) {
+  // Plays a file that the reader has chosen in place of the sound in the page.
+  playFile(file) {
     this.pause();
     if (this.url) URL.revokeObjectURL(this.url);
     this.url = URL.createObjectURL(file);
@@ -476,26 +508,37 @@ class SessionView {
     this.seek(this.time);
   }
 
-  // Times of the audio file, as in an RTTM that `sortk diarize` writes.
-  exportRttm() {
-    const lines = this.systems()[0].hypothesis.flatMap((lane) => lane.turns.map(([start, end]) => [start + (this.view.offset ?? 0), end - start, lane.speaker])).sort((a, b) => a[0] - b[0]);
-    download(`${this.row.id}.rttm`, "text/plain", lines.map(([start, seconds, speaker]) =>
-      `SPEAKER ${this.row.id} 1 ${start.toFixed(3)} ${seconds.toFixed(3)} <NA> <NA> ${speaker} <NA> <NA>\n`).join(""));
+  nameOf(speaker) { return this.view.names[speaker] ?? speaker; }
+
+  // Times are those of the audio file, as in an RTTM that `sortk diarize` writes; a name in RTTM has no blanks.
+  formatRttm() {
+    const lines = this.systems()[0].hypothesis.flatMap((lane) => lane.turns.map(([start, end]) => [start + this.view.offset, end - start, this.nameOf(lane.speaker)])).sort((a, b) => a[0] - b[0]);
+    return lines.map(([start, seconds, speaker]) =>
+      `SPEAKER ${this.row.id} 1 ${start.toFixed(3)} ${seconds.toFixed(3)} <NA> <NA> ${speaker.replace(/\s+/g, "_")} <NA> <NA>\n`).join("");
   }
 
-  exportCsv() {
+  formatCsv() {
     const sides = [["reference", this.view.reference], ...this.systems().map((system) => [system.name, system.hypothesis])];
-    const rows = sides.flatMap(([name, lanes]) => lanes.flatMap((lane) => lane.turns.map(([start, end]) => [this.row.id, name, lane.speaker, start.toFixed(3), end.toFixed(3)])));
-    download(`${this.row.id}.csv`, "text/csv", csv([["session", "system", "speaker", "start", "end"], ...rows]));
+    const rows = sides.flatMap(([name, lanes]) => lanes.flatMap((lane) => lane.turns.map(([start, end]) => [this.row.id, name, this.nameOf(lane.speaker), start.toFixed(3), end.toFixed(3)])));
+    return csv([["session", "system", "speaker", "start", "end"], ...rows]);
   }
 
-  // The hypotheses; a page that compares has several.
+  // As `sortk transcribe --format srt` writes it; speaker_0 is Speaker 1 there, unless it has a name.
+  formatSrt() {
+    const words = this.view.recognized_words.map(([speaker, start, end, text]) => [speaker, start + this.view.offset, end + this.view.offset, text]);
+    const isNumbered = words.every(([speaker]) => /^speaker_\d+$/.test(speaker));
+    const label = (speaker) => this.view.names[speaker] ?? (isNumbered ? `Speaker ${+speaker.slice(8) + 1}` : speaker);
+    return findCues(words, label).map(([start, end, speaker, text], index) =>
+      [index + 1, `${subtitleClock(start)} --> ${subtitleClock(end)}`, ...wrapLines(`${speaker}: ${text}`), ""].join("\n")).join("\n");
+  }
+
+  // Returns the hypotheses; a page that compares systems has several.
   systems() {
     const { view } = this;
     return view.systems ?? [{ name: view.reference.length ? "Hypothesis" : "Speakers", hypothesis: view.hypothesis, mapping: view.mapping, marks: view.marks }];
   }
 
-  // A hypothesis speaker has the colour of the reference speaker for whom it stands.
+  // A hypothesis speaker has the colour of the reference speaker to whom it is mapped.
   assignColours() {
     const colours = { reference: {}, systems: [] };
     this.view.reference.forEach((lane, index) => (colours.reference[lane.speaker] = index % 8));
@@ -594,7 +637,7 @@ class SessionView {
     this.paint();
   }
 
-  // All turns of the recording in little, and the part that is shown below.
+  // Draws the turns of the entire recording, and a frame around the part that is shown below.
   paintOverview() {
     const canvas = this.overview;
     if (!canvas.isConnected || !canvas.clientWidth) return;
@@ -680,19 +723,19 @@ class SessionView {
     if (this.peaks) add(WAVE, "waveform", (...where) => this.paintWave(...where), 2);
     if (view.reference.length) {
       heading("Reference");
-      for (const lane of view.reference) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, this.colours.reference, view.spoken, {}, ...where));
+      for (const lane of view.reference) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, this.colours.reference, view.reference_words, {}, ...where));
     }
     this.systems().forEach(({ name, hypothesis, mapping, marks }, index) => {
       heading(name);
       if (!hypothesis.length) add(LANE, "no speech", () => {});
-      for (const lane of hypothesis) add(LANE, lane.speaker, (...where) => this.paintTurns(lane, this.colours.systems[index], view.heard, mapping, ...where));
+      for (const lane of hypothesis) add(LANE, this.nameOf(lane.speaker), (...where) => this.paintTurns(lane, this.colours.systems[index], view.recognized_words, mapping, ...where));
       if (!view.reference.length) return;
       if (!view.systems) heading("Errors");
       ERRORS.forEach(([error, style], kind) => add(MARK, error, (...where) => this.paintMarks(marks, kind, style, ...where), 2));
     });
     if (view.posteriors) {
       heading("Posteriors");
-      for (let speaker = 0; speaker < view.posteriors.speakers; speaker++) add(HEAT, `speaker_${speaker}`, (...where) => this.paintHeat(speaker, ...where), 2);
+      for (let speaker = 0; speaker < view.posteriors.speakers; speaker++) add(HEAT, this.nameOf(`speaker_${speaker}`), (...where) => this.paintHeat(speaker, ...where), 2);
     }
     return found;
   }
@@ -722,7 +765,7 @@ class SessionView {
   }
 
   paintWave(context, x, top) {
-    const seconds = this.view.audio_seconds / this.peaks.length, middle = top + WAVE / 2;
+    const seconds = this.view.waveform.peak_seconds, middle = top + WAVE / 2;
     const left = x(this.from), right = x(this.to), bar = 2;
     for (let at = left; at < right; at += bar + 1) {
       const perPixel = (this.to - this.from) / (right - left);
@@ -764,13 +807,13 @@ class SessionView {
     context.fillRect(x(this.from), top, x(this.to) - x(this.from), MARK);
     context.fillStyle = this.tone(style);
     for (const mark of marks) {
-      context.globalAlpha = mark[5] ? 1 : 0.35; // inside a collar, or skipped: the DER does not count it
+      context.globalAlpha = mark[5] ? 1 : 0.35; // in a collar, or not scored for another reason: not part of the DER
       if (mark[2 + kind]) context.fillRect(x(mark[0]), top, Math.max(1, (mark[1] - mark[0]) * scale), MARK);
     }
     context.globalAlpha = 1;
   }
 
-  // Each speaker's posteriors are pictures of one line, made once for a theme and stretched.
+  // The posteriors of each speaker are pictures one pixel high, made once for each theme and stretched.
   paintHeat(speaker, context, x, top, scale) {
     context.fillStyle = this.tone("shade");
     context.fillRect(x(this.from), top, x(this.to) - x(this.from), HEAT);
@@ -810,9 +853,10 @@ class SessionView {
 
   texts() {
     const { view } = this, pages = [];
-    if (view.spoken.length || view.heard.length) pages.push(["Words as spoken", () => this.transcript()]);
-    if (view.samples?.length) pages.push(["Word errors (cpWER alignment)", () => this.alignment()]);
-    pages.push(["Talk time", () => this.talkTime()]);
+    if (view.reference_words.length || view.recognized_words.length) pages.push(["Transcript", () => this.transcript()]);
+    if (view.samples?.length) pages.push(["Word errors", () => this.alignment()]);
+    pages.push(["Speakers", () => this.speakers()]);
+    if (pages.length === 1) return [make("h3", { style: "margin-top:1rem" }, pages[0][0]), pages[0][1]()];
     const body = make("div", {}), buttons = pages.map(([name, build]) => make("button", { onclick: () => open(name, build) }, name));
     const open = (name, build) => {
       this.words = [];
@@ -824,34 +868,44 @@ class SessionView {
     return [make("div", { class: "tabs" }, buttons), body];
   }
 
-  talkTime() {
+  // Talk time of each speaker; in the page of a recording, speakers can be given names.
+  speakers() {
+    const compares = this.view.reference.length > 0;
     const sides = [["reference", this.view.reference, this.colours.reference], ...this.systems().map((system, index) => [system.name, system.hypothesis, this.colours.systems[index]])];
     const rows = sides.flatMap(([side, lanes, colours]) => {
       const all = total(lanes.flatMap((lane) => lane.turns)) || 1;
       return lanes.map((lane) => {
-        const name = make("span", {}, make("i", { class: "dot", style: `background:var(--speaker-${colours[lane.speaker]})` }), lane.speaker);
-        const seconds = total(lane.turns);
-        return [name, ...(this.view.reference.length ? [side] : []), clock(seconds), `${percent(seconds / all, 1)} %`, lane.turns.length];
+        const name = data.kind === "recording" ? this.nameField(lane.speaker) : lane.speaker, seconds = total(lane.turns);
+        return [make("span", { class: "speaker" }, make("i", { class: "dot", style: `background:var(--speaker-${colours[lane.speaker]})` }), name),
+          ...(compares ? [side] : []), clock(seconds), `${percent(seconds / all, 1)} %`, lane.turns.length];
       });
     });
-    const compares = this.view.reference.length > 0;
-    return table(["speaker", ...(compares ? ["from"] : []), "talk time", "share", "turns"], rows, compares ? 2 : 1);
+    return table(["speaker", ...(compares ? ["system"] : []), "talk time", "share", "turns"], rows, compares ? 2 : 1);
+  }
+
+  nameField(speaker) {
+    return make("input", { class: "rename", value: this.nameOf(speaker), "aria-label": `name of ${speaker}`, title: "type a name; “Save as … HTML” keeps it", onchange: (event) => {
+      const name = event.target.value.trim();
+      if (name && name !== speaker) this.view.names[speaker] = name;
+      else delete this.view.names[speaker];
+      event.target.value = this.nameOf(speaker);
+      this.paint();
+    } });
   }
 
   transcript() {
-    const { view } = this;
-    const sides = [["What was said", view.spoken], ["What was heard", view.heard]].filter(([, words]) => words.length);
-    return make("div", { class: "columns" }, sides.map(([title, words]) => make("div", {}, make("h3", {}, title),
-      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title }, joinTurns(words).map((turn) => this.turn(turn))))));
+    const { view } = this, sides = [["Reference", view.reference_words], ["Recognized", view.recognized_words]].filter(([, words]) => words.length);
+    return make("div", { class: "columns" }, sides.map(([title, words]) => make("div", {}, sides.length > 1 || view.reference.length ? make("h3", {}, title) : null,
+      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title }, groupWords(words).map((turn) => this.turn(turn))))));
   }
 
-  // What was heard bears the names of those for whom the speakers were taken.
+  // Recognized words have the names of reference speakers where these are known.
   turn(words) {
-    const index = this.colours.reference[words[0][0]];
+    const [speaker, start] = words[0], index = this.colours.reference[speaker] ?? this.colours.systems[0][speaker];
     return make("div", { class: "turn" }, make("i", { style: `background:var(--speaker-${index ?? 7})` }), make("div", {},
-      make("div", { class: "who" }, `${words[0][0]} · ${clock(words[0][1])}`), words.flatMap(([, start, end, text]) => {
-        const element = make("span", { class: "word", onclick: () => this.seek(start) }, text);
-        this.words.push({ element, start, end });
+      make("div", { class: "who" }, `${this.nameOf(speaker)} · ${clock(start)}`), words.flatMap(([, begin, end, text]) => {
+        const element = make("span", { class: "word", onclick: () => this.seek(begin) }, text);
+        this.words.push({ element, start: begin, end });
         return [element, " "];
       })));
   }
@@ -868,35 +922,76 @@ class SessionView {
   }
 
   alignment() {
-    return make("div", {}, legend([["deleted", "var(--missed)"], ["inserted", "var(--false-alarm)"], ["substituted: said, then heard", "var(--confusion)"]]),
+    const dot = (speaker) => make("i", { class: "dot", style: `background:var(--speaker-${this.colours.reference[speaker] ?? 7})` });
+    return make("div", {}, legend([["deleted", "var(--missed)"], ["inserted", "var(--false-alarm)"], ["substituted: reference, then recognized", "var(--confusion)"]]),
       this.view.samples.map((sample) => make("div", { class: "sample" },
         make("div", { class: "small soft" }, make("a", { href: "#sessions", onclick: (event) => { event.preventDefault(); this.seek(sample.start); } }, `${clock(sample.start)} – ${clock(sample.end)}`),
-          ` · ${sample.errors} errors, ${sample.words} words`),
-        sample.speakers.map(([said, heard, pairs]) => make("div", { class: "aligned" },
-          make("b", { class: "small soft" }, `${said ?? "nobody"} → ${heard ?? "nobody"} `), pairs.flatMap((pair) => [alignedWord(pair), " "]))))));
+          ` · ${plural(sample.errors, "error")}, ${plural(sample.words, "word")}`),
+        sample.speakers.map(([reference, recognized, pairs]) => make("div", { class: "aligned" },
+          make("b", { class: "small soft" }, dot(reference), `${reference ?? "no speaker"} → ${recognized ?? "no speaker"} `), pairs.flatMap((pair) => [alignedWord(pair), " "]))))));
   }
 }
 
-function alignedWord([said, heard]) {
-  if (said === heard) return make("span", {}, said);
-  if (heard == null) return make("span", { class: "deleted" }, said);
-  if (said == null) return make("span", { class: "inserted" }, heard);
-  return make("span", { class: "replaced" }, make("s", {}, said), heard);
+function alignedWord([reference, recognized]) {
+  if (reference === recognized) return make("span", {}, reference);
+  if (recognized == null) return make("span", { class: "deleted" }, reference);
+  if (reference == null) return make("span", { class: "inserted" }, recognized);
+  return make("span", { class: "replaced" }, make("s", {}, reference), recognized);
 }
 
-// Words of one speaker without a long pause are a turn; turns are in the order of their starts.
-function joinTurns(words) {
+// --------------------------------------------------------------------------------------------------------------------
+// Turns and subtitles, as sortk/inference/dialogue.py makes them. A word is [speaker, start, end, text].
+
+const TURN_GAP_SECONDS = 0.5, LINE_LETTERS = 42, CUE_LINES = 2, CUE_SECONDS = 7, MIN_CUE_SECONDS = 1;
+const byTime = (a, b) => a[0][1] - b[0][1] || a.at(-1)[2] - b.at(-1)[2];
+
+// Returns the words of each turn: words of one speaker without a longer pause.
+function groupWords(words) {
   const turns = [], open = new Map();
   for (const word of words) {
     const own = open.get(word[0]);
-    if (own && word[1] - own.at(-1)[2] < 0.8) own.push(word);
+    if (own && word[1] - own.end <= TURN_GAP_SECONDS) own.turn.push(word);
     else {
       const turn = [word];
-      open.set(word[0], turn);
       turns.push(turn);
+      open.set(word[0], { turn, end: own?.end ?? -Infinity });
+    }
+    open.get(word[0]).end = Math.max(open.get(word[0]).end, word[2]);
+  }
+  return turns.sort(byTime);
+}
+
+function wrapLines(text) {
+  const lines = [];
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    if (lines.length && lines.at(-1).length + 1 + word.length <= LINE_LETTERS) lines.push(`${lines.pop()} ${word}`);
+    else lines.push(word);
+  }
+  return lines;
+}
+
+// Returns [start, end, speaker, text] of each subtitle, which ends with a sentence, a turn, or when it is full.
+function findCues(words, label) {
+  const cues = [], join = (cue) => cue.map((word) => word[3]).join(" ");
+  const fits = (cue, word) => !/[.?!。？！…]$/.test(cue.at(-1)[3]) && word[2] - cue[0][1] <= CUE_SECONDS && wrapLines(`${label(word[0])}: ${join([...cue, word])}`).length <= CUE_LINES;
+  for (const turn of groupWords(words)) {
+    let cue = null;
+    for (const word of turn) {
+      if (cue && fits(cue, word)) cue.push(word);
+      else cues.push((cue = [word]));
     }
   }
-  return turns;
+  cues.sort(byTime);
+  return cues.map((cue, place) => {
+    const start = cue[0][1], next = cues.find((other, index) => index > place && other[0][1] > start)?.[0][1] ?? Infinity;
+    return [start, Math.max(...cue.map((word) => word[2]), Math.min(start + MIN_CUE_SECONDS, next), start + 0.01), label(cue[0][0]), join(cue)];
+  });
+}
+
+// 00:01:02,345
+function subtitleClock(seconds) {
+  const ms = Math.round(1000 * Math.max(0, seconds)), pad = (number, digits = 2) => String(number).padStart(digits, "0");
+  return `${pad(Math.floor(ms / 3.6e6))}:${pad(Math.floor(ms / 60_000) % 60)}:${pad(Math.floor(ms / 1000) % 60)},${pad(ms % 1000, 3)}`;
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -932,14 +1027,14 @@ function sessions() {
   const order = make("select", { "aria-label": "order", title: "order", onchange: list }, known.map((name) => make("option", { value: name }, name)));
   const filters = [["set", "all sets", (value) => value], ["ref_speakers", "any number", (value) => plural(+value, "speaker")]].map(([key, all, name]) => {
     const values = [...new Set(data.sessions.map((row) => row[key]).filter((value) => value != null))].sort();
-    return [key, make("select", { "aria-label": `filter by ${key.replace("ref_", "")}`, "data-key": key, hidden: values.length < 2, onchange: list }, make("option", { value: "" }, all), values.map((value) => make("option", { value }, name(value))))];
+    return [key, make("select", { "aria-label": `filter by ${key.replace("ref_", "number of ")}`, title: `filter by ${key.replace("ref_", "number of ")}`, "data-key": key, hidden: values.length < 2, onchange: list }, make("option", { value: "" }, all), values.map((value) => make("option", { value }, name(value))))];
   });
   list();
-  const nHeard = data.sessions.filter((row) => row.view?.audio).length, all = data.sessions.length;
-  const sound = nHeard === all ? "all with sound" : nHeard ? `${nHeard} with sound (♪), picked from the worst, the middle and the best` : "without sound";
+  const nSounds = data.sessions.filter((row) => row.view?.audio).length, all = data.sessions.length;
+  const sound = nSounds === all ? "all with sound" : nSounds ? `${nSounds} of them with sound (♪): the worst, the middle and the best` : "without sound";
   return make("section", { id: "sessions" }, make("h2", {}, "Sessions"), make("p", { class: "soft" }, `${plural(all, "scored session")}, ${sound}.`),
     make("div", { class: "browser" }, make("div", { class: "panel list" },
-      make("div", { class: "tools" }, search, order, filters.map(([, select]) => select), make("button", { class: "export", onclick: exportSessions, title: "save this list as a table" }, "CSV"), count), rows), place));
+      make("div", { class: "tools" }, search, order, filters.map(([, select]) => select), make("button", { onclick: exportSessions, title: "save this list as a table" }, "CSV"), count), rows), place));
 }
 
 function exportSessions() {
@@ -954,7 +1049,7 @@ function sessionRow(row) {
   return row.element;
 }
 
-// A link to a session, and to a time in it: #session=NAME&set=SET&t=SECONDS
+// Puts a link to a session, and to a time in it, into the address: #session=NAME&set=SET&t=SECONDS
 function link(row, time = 0) {
   if (data.sessions.length < 2 && !time) return;
   const where = new URLSearchParams({ session: row.id, ...(row.set != null && { set: row.set }), ...(time && { t: time.toFixed(1) }) });
@@ -1007,7 +1102,7 @@ const KEYS = {
 function onKey(event) {
   const act = KEYS[event.key], target = event.target;
   if (!view || !act || event.ctrlKey || event.metaKey || event.altKey || target.matches("select, input, summary")) return;
-  // The space bar presses a button that has the focus, but a session's row is left when something plays.
+  // The space bar presses the button that has the focus; on the row of a session it plays.
   if (event.key === " " && target.matches("button:not(.row), a")) return;
   event.preventDefault();
   if (event.type === "keydown") act();
@@ -1016,19 +1111,28 @@ function onKey(event) {
 // --------------------------------------------------------------------------------------------------------------------
 // The page
 
+// Returns the HTML of this page with the data as it is now.
+function formatPage() {
+  const copy = document.documentElement.cloneNode(true), keep = (key, value) => (key === "element" ? undefined : value);
+  copy.removeAttribute("data-theme");
+  copy.querySelector("#page").replaceChildren();
+  copy.querySelector("#report").textContent = JSON.stringify(data, keep).replaceAll("<", "\\u003c");
+  return `<!doctype html>\n${copy.outerHTML}\n`;
+}
+
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   view?.forgetColours();
 }
 
 function remembered() {
-  try { return localStorage.getItem("sortk-theme"); } catch { return null; } // a browser may forbid it to files
+  try { return localStorage.getItem("sortk-theme"); } catch { return null; } // some browsers forbid it for local files
 }
 
 function toggleTheme() {
   const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   setTheme(theme);
-  try { localStorage.setItem("sortk-theme", theme); } catch { /* then it holds until the page is closed */ }
+  try { localStorage.setItem("sortk-theme", theme); } catch { /* the choice then lasts until the page is closed */ }
 }
 
 function build() {
@@ -1040,11 +1144,11 @@ function build() {
   const nav = parts.length > 1 ? parts.map(([name, part]) => make("a", { href: `#${part.id}` }, name)) : [];
   document.getElementById("page").replaceChildren(
     make("div", { class: "bar" }, make("strong", {}, "sortk"), make("nav", { "aria-label": "parts" }, nav),
-      make("button", { id: "theme", onclick: toggleTheme, "aria-label": "dark or light" }, "◐")),
+      make("button", { id: "theme", onclick: toggleTheme, "aria-label": "dark or light", title: "dark or light" }, "◐")),
     make("main", {}, make("header", { class: "top" }, make("h1", {}, data.title),
       data.kind === "experiment" && make("span", { class: "soft" }, [about.commit && `commit ${about.commit}`, about.date].filter(Boolean).join(", ")),
       data.command ? make("span", { class: "soft small" }, "made with ", make("code", {}, data.command)) : null,
-      data.missing?.length ? make("span", { class: "soft small" }, `Not in this experiment, so not shown: ${data.missing.join(", ")}`) : null),
+      data.missing?.length ? make("span", { class: "soft small" }, `Stages that have not been run: ${data.missing.join(", ")}`) : null),
     cards(), parts.map(([, part]) => part)));
   addEventListener("keydown", onKey);
   addEventListener("keyup", (event) => event.key === " " && event.target.matches("button.row") && event.preventDefault());

@@ -1,4 +1,4 @@
-"""One HTML file that holds everything: data, script and style. It opens from disk and asks no host for anything."""
+"""The HTML file: data, script and style in one. It opens from disk and makes no network request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ script-src 'unsafe-inline'; media-src blob: data:; img-src data:">
 {style}</style>
 </head>
 <body>
-<div id="page"><noscript>This page draws itself with JavaScript, which is switched off here.</noscript></div>
+<div id="page"><noscript>This page needs JavaScript, which is switched off in this browser.</noscript></div>
 <script type="application/json" id="report">{data}</script>
 <script>
 {script}</script>
@@ -32,20 +32,19 @@ script-src 'unsafe-inline'; media-src blob: data:; img-src data:">
 
 
 def format_page(title: str, data: Mapping[str, Any]) -> str:
-    """The page; data is anything that JSON can hold, and numbers that it cannot hold become null."""
-    return PAGE.format(
-        title=escape(title), style=_package_file("page.css"), script=_package_file("page.js"), data=encode_data(data)
-    )
+    """Return the page of JSON-like data; numbers that JSON does not have, such as infinity, become null."""
+    style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return PAGE.format(title=escape(title), style=style, script=script, data=encode_data(data))
 
 
 def encode_data(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end that element or open a comment."""
+    """Return JSON for the inside of a script element: nothing in it can end that element or open a comment."""
     text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _finite(value: Any) -> Any:
-    """Without infinite rates, such as the WER of a session without words."""
+    """Replace infinite rates, such as the WER of a session without words, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -53,7 +52,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def _package_file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")

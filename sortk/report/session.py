@@ -5,19 +5,19 @@ All times in it are seconds from the start of the session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sortk.formats.annotation import is_annotated, session_segments
 from sortk.formats.posteriors import Posteriors
 from sortk.records import SAMPLE_RATE, Region, Segment, Session
-from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, read_sound
+from sortk.report.sound import encode_posteriors, encode_sound, encode_waveform, read_sound
 from sortk.scoring.der import read_references
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.intervals import SessionErrors, find_errors
 from sortk.spans import speaker_turns, to_seconds
 
-PLACES = 3  # of seconds
+DECIMALS = 3  # of seconds
 
 
 def describe_session(
@@ -27,38 +27,51 @@ def describe_session(
     words: Sequence[Segment] = (),
     options: DerOptions | None = None,
 ) -> dict[str, Any]:
-    """Without sound. Hypothesis and the words that were heard: with times of the audio file."""
-    heard = [segment.shift(-session.offset) for segment in hypothesis]
-    spoken = [segment.shift(-session.offset) for segment in session_segments(session) if segment.text]
-    reference, errors = _compare(session, heard, options or DerOptions(collar=0.0))
-    ends = [segment.end for segment in (*reference, *heard)]
+    """Return the view of a session, without sound; the hypothesis and its words have times of the audio file."""
+    found = [segment.shift(-session.offset) for segment in hypothesis]
+    reference: Sequence[Segment] = []
+    errors = SessionErrors({}, ())
+    if is_annotated(session):
+        references, uem = read_references([session])
+        reference = references[session.session_id]
+        options = options or DerOptions(collar=0.0)
+        errors = find_errors(reference, found, uem[session.session_id] if uem else None, options)
+    ends = [segment.end for segment in (*reference, *found)]
+    said = [segment.shift(-session.offset) for segment in session_segments(session) if segment.text]
     return {
-        "duration": round(session.duration if session.duration is not None else max(ends, default=1.0), PLACES),
-        "offset": round(session.offset, PLACES),
+        "duration": round(session.duration if session.duration is not None else max(ends, default=1.0), DECIMALS),
+        "offset": round(session.offset, DECIMALS),
         "reference": describe_lanes(reference),
-        **describe_errors(heard, errors),
-        "spoken": describe_words(spoken),
-        "heard": describe_words([word.shift(-session.offset) for word in words]),
-        "posteriors": _posteriors(posteriors),
+        **_describe_errors(found, errors),
+        "reference_words": describe_words(said),
+        "recognized_words": describe_words([word.shift(-session.offset) for word in words]),
+        "posteriors": {
+            "frames": posteriors.probs.shape[0],
+            "speakers": posteriors.probs.shape[1],
+            "frame_seconds": posteriors.frame_seconds,
+            "levels": encode_posteriors(posteriors.probs),
+        }
+        if posteriors is not None and posteriors.probs.size
+        else None,
     }
 
 
 def describe_system(
-    reference: Sequence[Segment], heard: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
+    reference: Sequence[Segment], found: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
 ) -> dict[str, Any]:
     """Return what a system found in a session, and where that differs from the reference."""
-    return describe_errors(heard, find_errors(reference, heard, uem, options))
+    return _describe_errors(found, find_errors(reference, found, uem, options))
 
 
-def describe_errors(heard: Sequence[Segment], errors: SessionErrors) -> dict[str, Any]:
-    """Return the lanes of a hypothesis, for whom its speakers stand, and the places of its errors."""
+def _describe_errors(found: Sequence[Segment], errors: SessionErrors) -> dict[str, Any]:
+    """Return the lanes of a hypothesis, the reference speaker of each of its speakers, and its errors."""
     return {
-        "hypothesis": describe_lanes(heard),
+        "hypothesis": describe_lanes(found),
         "mapping": dict(errors.mapping),
         "marks": [
             [
-                round(mark.start, PLACES),
-                round(mark.end, PLACES),
+                round(mark.start, DECIMALS),
+                round(mark.end, DECIMALS),
                 mark.missed,
                 mark.false_alarm,
                 mark.confusion,
@@ -69,27 +82,10 @@ def describe_errors(heard: Sequence[Segment], errors: SessionErrors) -> dict[str
     }
 
 
-def describe_sound(session: Session, at_most_seconds: float) -> dict[str, Any]:
-    """Sound and waveform of the beginning of a session."""
-    samples = read_sound(session, at_most_seconds)
-    return {"audio": encode_sound(samples), "peaks": encode_peaks(samples), "audio_seconds": len(samples) / SAMPLE_RATE}
-
-
-def _compare(
-    session: Session, heard: Sequence[Segment], options: DerOptions
-) -> tuple[Sequence[Segment], SessionErrors]:
-    """Return the reference of a session, and where the hypothesis differs; nothing of a session without annotation."""
-    if not is_annotated(session):
-        return [], SessionErrors({}, ())
-    references, uem = read_references([session])
-    reference = references[session.session_id]
-    return reference, find_errors(reference, heard, uem[session.session_id] if uem else None, options)
-
-
 def describe_lanes(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     """Return a lane per speaker, by arrival."""
     return [
-        {"speaker": speaker, "turns": [[round(to_seconds(edge), PLACES) for edge in turn] for turn in turns]}
+        {"speaker": speaker, "turns": [[round(to_seconds(edge), DECIMALS) for edge in turn] for turn in turns]}
         for speaker, turns in speaker_turns(segments).items()
     ]
 
@@ -97,15 +93,14 @@ def describe_lanes(segments: Sequence[Segment]) -> list[dict[str, Any]]:
 def describe_words(words: Sequence[Segment]) -> list[list[Any]]:
     """Return words, or longer stretches of text, with speakers and times."""
     ordered = sorted(words, key=lambda word: (word.start, word.end))
-    return [[word.speaker, round(word.start, PLACES), round(word.end, PLACES), word.text] for word in ordered]
+    return [[word.speaker, round(word.start, DECIMALS), round(word.end, DECIMALS), word.text] for word in ordered]
 
 
-def _posteriors(found: Posteriors | None) -> Mapping[str, Any] | None:
-    if found is None or not found.probs.size:
-        return None
+def describe_sound(session: Session, at_most_seconds: float) -> dict[str, Any]:
+    """Return the sound of the beginning of a session, and the waveform of all of it."""
+    samples = read_sound(session, at_most_seconds)
     return {
-        "frames": found.probs.shape[0],
-        "speakers": found.probs.shape[1],
-        "frame_seconds": found.frame_seconds,
-        "levels": encode_posteriors(found.probs),
+        "audio": encode_sound(samples),
+        "audio_seconds": len(samples) / SAMPLE_RATE,
+        "waveform": encode_waveform(session),
     }

@@ -8,14 +8,14 @@ from itertools import accumulate
 
 WIDTH, HEIGHT = 1000, 340
 TOP, BOTTOM = 56, 290  # of both plots
-LEFT, MIDDLE = 70, 620  # the plot of trials lies between them
+LEFT, MIDDLE = 70, 620  # the plot of trials is between them
 BARS, BAR_WIDTH, BAR_HEIGHT = 780, 180, 20  # of the plot of parameters
 N_LINES = 4  # across the plot of trials
 TRIAL, BEST = "#9db7d5", "#c2562b"
 
 
 def draw_study(history: Sequence[tuple[int, float]], importance: Mapping[str, float], title: str = "") -> str:
-    """History: number and DER of each finished trial, DER as a fraction. Importance: a share of each parameter."""
+    """Return the SVG; `history` has number and DER (a fraction) of each finished trial, `importance` adds up to 1."""
     body = [*_draw_trials(history), *_draw_importance(importance)]
     return "\n".join(
         [
@@ -30,7 +30,7 @@ def draw_study(history: Sequence[tuple[int, float]], importance: Mapping[str, fl
 
 
 def _draw_trials(history: Sequence[tuple[int, float]]) -> Iterator[str]:
-    """A dot for each trial, and the lowest DER so far as a line. Hopeless trials are left out of the picture."""
+    """Draw a dot for each trial, and the lowest DER so far as a line; trials far above the best are left out."""
     ders = [100 * der for _, der in history]
     lowest = min(ders, default=0.0)
     highest = min(max(ders, default=1.0), max(2 * lowest, lowest + 1.0))
@@ -64,4 +64,4 @@ def _draw_importance(importance: Mapping[str, float]) -> Iterator[str]:
         yield f'<rect x="{BARS}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="3" fill="{TRIAL}"/>'
         yield f'<text x="{BARS + width + 6:.1f}" y="{y + 14}" fill="#555555">{100 * share:.0f} %</text>'
     middle = BARS + BAR_WIDTH / 2
-    yield f'<text x="{middle}" y="{BOTTOM + 28}" text-anchor="middle" fill="#555555">how much each one matters</text>'
+    yield f'<text x="{middle}" y="{BOTTOM + 28}" text-anchor="middle" fill="#555555">parameter importance</text>'

@@ -120,11 +120,12 @@ class Results:
     der: Sequence[DerResult] = ()
     wer: Sequence[WerResult] = ()
     coverage: Sequence[Coverage] = ()  # of each test set that has word error rates
+    initial: Sequence[DerResult] = ()  # of the diarizer that training started from, if there is one
 
     def __post_init__(self) -> None:
         _check_alike((result.test_set, (result.report.options, result.report.uem)) for result in self.der)
         _check_alike((f"{result.test_set} {result.score}", result.report.options) for result in self.wer)
-        _check_single((result.system, result.postprocessing, result.test_set) for result in self.der)
+        _check_single((result.system, result.postprocessing, result.test_set) for result in (*self.initial, *self.der))
         _check_single((result.system, result.score, result.test_set) for result in self.wer)
 
 
@@ -155,15 +156,8 @@ def as_json(results: Results) -> dict[str, Any]:
         "commit": results.commit,
         "date": results.date,
         "settings": dict(results.settings),
-        "der": [
-            {
-                "system": result.system,
-                "test_set": result.test_set,
-                "postprocessing": result.postprocessing,
-                **der.as_json(result.report),
-            }
-            for result in results.der
-        ],
+        "der": [_der_as_json(result) for result in results.der],
+        "initial": [_der_as_json(result) for result in results.initial],
         "wer": [
             {
                 "system": result.system,
@@ -177,6 +171,11 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
+def _der_as_json(result: DerResult) -> dict[str, Any]:
+    names = {"system": result.system, "test_set": result.test_set, "postprocessing": result.postprocessing}
+    return names | der.as_json(result.report)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # RESULTS.md
 
@@ -185,7 +184,7 @@ def format_results(results: Results) -> str:
     """The text of RESULTS.md."""
     parts = [f"# Results of {results.recipe}", f"Commit {results.commit}, {results.date}."]
     if results.der:
-        parts += ["## Diarization error rate (%)", *_format_der(results.der)]
+        parts += ["## Diarization error rate (%)", *_format_der([*results.initial, *results.der])]
     if results.wer:
         parts += ["## Word error rates (%)", *_format_wer(results.wer)]
         parts += ["\n".join(f"- {describe_coverage(c.test_set, c.to_json())}" for c in results.coverage)]

@@ -14,7 +14,7 @@ from nemo_models import random_sortformer, sortformer_config, sortformer_tensors
 
 import sortk
 from sortk.cli import main
-from sortk.formats.hub import KNOWN_MODELS, find_local, find_model
+from sortk.formats.hub import KNOWN_MODELS, SHIPPED_MODEL, find_local, find_model
 from sortk.inference.load import read_model
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
@@ -228,3 +228,7 @@ def test_the_list_says_what_is_here(cache: Path) -> None:
     assert lines[NAME].endswith(str(archive)) and "CC-BY-NC-4.0" in lines[NAME]
     assert {known.name for known in KNOWN_MODELS} <= set(lines)
     assert str(cache) not in lines["nvidia/parakeet-tdt-0.6b-v2"]
+
+
+def test_the_model_that_comes_with_sortk_has_a_name() -> None:
+    assert find_model("sortk/small") == SHIPPED_MODEL and (SHIPPED_MODEL / "config.json").is_file()

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 import sortk
 from sortk.cli import main
 from sortk.formats import audio, rttm
+from sortk.formats.hub import SHIPPED_MODEL
 from sortk.formats.model_folder import load_model
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.diarize import Diarizer, choose_postprocess, load
-from sortk.inference.load import DEMO_AUDIO, POSTPROCESS_NAME, SHIPPED_MODEL, load_diarizer
+from sortk.inference.load import DEMO_AUDIO, POSTPROCESS_NAME, load_diarizer
 
 
 def test_it_is_small_and_in_half_precision() -> None:

@@ -13,7 +13,7 @@ CHOOSE = """
 (() => {
   const heard = shown.filter((row) => row.view?.audio);
   choose(heard[Math.floor(heard.length / 2)]);
-  const word = view.view.spoken.find((one) => one[1] > 0.45 * view.view.duration);
+  const word = view.view.reference_words.find((one) => one[1] > 0.45 * view.view.duration);
   view.seek(word ? (word[1] + word[2]) / 2 : 0);
   view.row.element.scrollIntoView({ block: "center", behavior: "instant" });
   document.documentElement.style.scrollBehavior = "auto";

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chromium import Tab, browse, find_chromium
 from click.testing import CliRunner
 from small_experiment import write_experiment
 
 from sortk.cli import main
+from sortk.formats import audio
+from sortk.inference.dialogue import find_utterances, format_srt
+from sortk.records import Segment, Session
+from sortk.report.recording import format_recording
 
 pytestmark = pytest.mark.skipif(not find_chromium(), reason="no Chromium here; on Debian: apt-get install chromium")
 
@@ -76,7 +83,7 @@ def test_the_page_shows_all_its_parts(tab: Tab, report: Path) -> None:
     assert tab.run("document.querySelector('h1').textContent") == "made <up>"
     assert tab.run("document.querySelectorAll('#rows .row').length") == 6
     assert tab.run("document.querySelectorAll('#training svg polyline').length") > 8
-    assert "Not in this experiment, so not shown: 00-prepare" in tab.run("document.body.textContent")
+    assert "Stages that have not been run: 00-prepare" in tab.run("document.body.textContent")
 
 
 def test_the_worst_session_is_open_and_another_can_be_chosen(tab: Tab, report: Path) -> None:
@@ -181,24 +188,35 @@ def test_sessions_can_be_searched_filtered_and_linked_to(tab: Tab, report: Path)
     tab.wait(f"{TITLE} === {ids[1]!r} && {CURSOR} === 1.5")
 
 
+def save_as(tab: Tab, kind: str) -> None:
+    """Choose a kind of file in the menu of a session."""
+    tab.run(
+        "(() => { const menu = document.querySelector('select.save'); "
+        f"menu.value = [...menu.options].find((option) => option.textContent.startsWith('{kind}')).value; "
+        "menu.dispatchEvent(new Event('change')); })()"
+    )
+
+
 def test_talk_time_and_exports(tab: Tab, report: Path) -> None:
     tab.open(report)
     tab.run("saved = []; download = (name, type, text) => saved.push([name, text])")
-    tab.run("document.querySelectorAll('.player .export, .tools .export').forEach((button) => button.click())")
-    (_, sessions), (rttm_name, lines), (csv_name, segments) = sorted(
-        tab.run("saved"), key=lambda one: one[0] != "sessions.csv"
-    )
+    tab.run("exportSessions()")
+    save_as(tab, "RTTM")
+    save_as(tab, "CSV")
+    (_, sessions), (rttm_name, lines), (csv_name, segments) = tab.run("saved")
     first = tab.run(TITLE)
     assert (rttm_name, csv_name) == (f"{first}.rttm", f"{first}.csv")
+    save_as(tab, "PNG")
+    tab.wait("saved.length === 4 && saved[3][1].size > 1000")
     assert lines.startswith(f"SPEAKER {first} 1 ") and all(len(line.split()) == 10 for line in lines.splitlines())
     assert segments.startswith("session,system,speaker,start,end\n") and sessions.startswith("id,set,der,")
     assert len(sessions.splitlines()) == 1 + tab.run("data.sessions.length")
     assert tab.run("csv([['a,b', 'say \\x22x\\x22', null]])") == '"a,b","say ""x""",\n'
     tab.run(
-        "[...document.querySelectorAll('.tabs button')].find((button) => button.textContent === 'Talk time').click()"
+        "[...document.querySelectorAll('.tabs button')].find((button) => button.textContent === 'Speakers').click()"
     )
     cells = tab.run("[...document.querySelectorAll('.view th')].map((cell) => cell.textContent)")
-    assert cells == ["speaker", "from", "talk time", "share", "turns"]
+    assert cells == ["speaker", "system", "talk time", "share", "turns"]
     # ann 0 to 4, bob 2 to 5, ann 6 to 7: 8 s of turns, 6 s with speech, 2 s with both
     lanes = "[{turns: [[0, 4], [6, 7]]}, {turns: [[2, 5]]}]"
     assert tab.run(f"[overlap({lanes}), union({lanes}.flatMap((lane) => lane.turns))]") == [2, 6]
@@ -224,10 +242,84 @@ def test_the_page_of_a_recording(tab: Tab, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["diarize", *files, "--out-dir", str(tmp_path), "--html", "--device", "cpu"])
     assert result.exit_code == 0, result.output
     tab.open(tmp_path / "a_3p3.html", width=400)
-    assert tab.run(TITLE) == "a_3p3" and tab.run("document.querySelector('#rows')") is None
+    assert tab.run("document.querySelector('h1').textContent") == "a_3p3"
+    assert tab.run("document.querySelector('#rows')") is None
     cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
     assert "made with sortk " in tab.run("document.querySelector('header.top').textContent")
     assert cards[0] == "0:03.3duration" and not any("scored" in card for card in cards)
     assert tab.run("document.documentElement.scrollWidth") <= 400
     tab.press(" ")
     tab.wait(f"{CURSOR} > 0.3")
+
+
+SENTENCES = [
+    ("speaker_1", 0.2, "Good morning everybody and thank you very much for coming to this rather early meeting today"),
+    ("speaker_0", 3.0, "Hello. Is the <projector> on?"),
+    ("speaker_1", 6.0, "Yes"),
+    ("speaker_10", 6.1, "no an-exceptionally-long-compound-of-more-than-forty-two-letters indeed"),
+]
+
+
+def said(offset: float = 0.0) -> list[Segment]:
+    """Words of 0.25 s; the second speaker makes a pause that is longer than one in a turn."""
+    words = []
+    for speaker, start, text in SENTENCES:
+        for number, word in enumerate(text.split()):
+            begin = offset + start + 0.3 * number + (1.0 if number >= 4 else 0.0)
+            words.append(Segment("talk", speaker, round(begin, 3), round(begin + 0.25, 3), word))
+    return sorted(words, key=lambda word: word.start)
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    """The page of a part of a recording that was transcribed."""
+    audio.write_flac(tmp_path / "talk.flac", np.zeros(16_000 * 14, np.float32))
+    words = said(offset=2.0)
+    session = Session("talk", tmp_path / "talk.flac", offset=2.0, duration=12.0)
+    page = tmp_path / "talk.html"
+    page.write_text(format_recording(session, find_utterances(words), words=words), encoding="utf-8")
+    return page
+
+
+def test_subtitles_are_those_of_the_command(tab: Tab, talk: Path) -> None:
+    tab.open(talk, width=400)
+    assert tab.run("view.formatSrt()") == format_srt(said(offset=2.0))
+    turns = tab.run("[...document.querySelectorAll('.turn .who')].map((who) => who.textContent)")
+    assert turns[:3] == ["speaker_1 · 0:00.2", "speaker_1 · 0:02.4", "speaker_0 · 0:03.0"]
+    assert tab.run("document.documentElement.scrollWidth") <= 400
+
+
+def test_speakers_can_be_renamed_and_the_page_saved(tab: Tab, talk: Path) -> None:
+    tab.open(talk)
+    tab.run("saved = []; download = (name, type, text) => saved.push([name, text])")
+    tab.run("[...document.querySelectorAll('.tabs button')].at(-1).click()")
+    tab.run(
+        "(() => { const field = document.querySelector('input[aria-label=\"name of speaker_1\"]'); "
+        "field.value = ' Ann </script> Lee '; field.dispatchEvent(new Event('change')); })()"
+    )
+    for kind in ("RTTM", "CSV", "SRT", "HTML"):
+        save_as(tab, kind)
+    files = dict(tab.run("saved"))
+    assert " <NA> <NA> Ann_</script>_Lee <NA> <NA>\n" in files["talk.rttm"]
+    assert "talk,Speakers,Ann </script> Lee,0.200," in files["talk.csv"]
+    assert "\nAnn </script> Lee: Good morning everybody" in files["talk.srt"]
+    again = talk.with_name("again.html")
+    again.write_text(files["talk.html"], encoding="utf-8")
+    tab.open(again)
+    assert "Ann </script> Lee" in tab.run("view.lanes().map((lane) => lane.name)")
+    assert tab.run("data.sessions[0].view.recognized_words.length") == len(said())
+
+
+def test_the_initial_model_is_a_row_and_a_card(tab: Tab, report: Path, tmp_path: Path) -> None:
+    exp = tmp_path / "exp"
+    shutil.copytree(report.parents[1], exp)
+    scores = json.loads((exp / "08-score" / "scores.json").read_text(encoding="utf-8"))
+    worse = scores["der"][0] | {"system": "initial model: big.nemo"}
+    worse["overall"] = worse["overall"] | {"der": 0.987}
+    (exp / "08-score" / "scores.json").write_text(json.dumps(scores | {"initial": [worse]}), encoding="utf-8")
+    assert CliRunner().invoke(main, ["report", "--exp", str(exp)]).exit_code == 0
+    tab.open(exp / "08-score" / "report.html")
+    first = "[...document.querySelector('#results tbody tr').children].slice(0, 3).map((cell) => cell.textContent)"
+    assert tab.run(first) == ["initial model: big.nemo", "no postprocessing", "98.70"]
+    cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
+    assert "98.7 %DER of the initial model" in cards and "tuned postprocessing" in cards[0]

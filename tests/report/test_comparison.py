@@ -64,7 +64,7 @@ def test_one_system_with_words(files: Path) -> None:
     stm.write(files / "ref.stm", [Segment("m1", "ann", 0, 6, "good morning"), Segment("m1", "bob", 6, 10, "yes")])
     assert report(files, "--ref", "ref.stm", "--hyp", "good.rttm", "--out", "page.html").exit_code == 0
     [row] = read_data(files / "page.html")["sessions"]
-    assert row["view"]["spoken"][0] == ["ann", 0.0, 6.0, "good morning"] and "systems" not in row
+    assert row["view"]["reference_words"][0] == ["ann", 0.0, 6.0, "good morning"] and "systems" not in row
 
 
 def test_what_cannot_be_reported_is_said(files: Path) -> None:
@@ -73,7 +73,7 @@ def test_what_cannot_be_reported_is_said(files: Path) -> None:
     (files / "audio" / "m1.flac").rename(files / "audio" / "other.flac")
     given = ["--ref", "ref.rttm", "--hyp", "bad.rttm", "--audio", "audio", "--out", "page.html"]
     result = report(files, *given)
-    assert result.exit_code == 1 and "sessions are called 'm2', recordings 'other'" in str(result.output)
+    assert result.exit_code == 1 and "a session is 'm2', a recording 'other'" in str(result.output)
     assert not (files / "page.html").exists()
 
 

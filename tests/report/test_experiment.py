@@ -74,12 +74,15 @@ def test_the_words_are_aligned_as_they_were_scored(page: str) -> None:
         samples = session["view"]["samples"]
         for sample in samples:
             pairs = [pair for _, _, pairs in sample["speakers"] for pair in pairs]
-            assert sum(said != heard for said, heard in pairs) == sample["errors"]
+            assert sum(said != found for said, found in pairs) == sample["errors"]
             assert sum(said is not None for said, _ in pairs) == sample["words"]
         counted = sum(sample["errors"] for sample in samples) / sum(sample["words"] for sample in samples)
         assert counted == pytest.approx(session["cpwer"])
-        spoken, heard = ({tuple(word) for word in session["view"][side]} for side in ("spoken", "heard"))
-        assert max(end for _, _, end, _ in heard) > 15.0 and {word for word in heard if word[3] != "oops"} <= spoken
+        sides = ("reference_words", "recognized_words")
+        spoken, recognized = ({tuple(word) for word in session["view"][side]} for side in sides)
+        assert max(end for _, _, end, _ in recognized) > 15.0
+        assert {word for word in recognized if word[3] != "oops"} <= spoken
+        assert {name for sample in samples for name, _, _ in sample["speakers"]} <= {word[0] for word in spoken}
 
 
 def test_what_is_missing_is_left_out_and_named(made_up: Path, tmp_path: Path) -> None:

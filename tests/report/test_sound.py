@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from sortk.report.sound import encode_peaks, encode_posteriors, encode_sound, renumber_stream
+from sortk.formats import audio
+from sortk.records import Session
+from sortk.report import sound
+from sortk.report.sound import encode_posteriors, encode_sound, encode_waveform, renumber_stream
 
 
 def test_posteriors_in_sixteenths_two_to_a_byte() -> None:
@@ -17,12 +21,19 @@ def test_posteriors_in_sixteenths_two_to_a_byte() -> None:
     assert base64.b64decode(encode_posteriors(probs[:1])) == bytes([0x0F, 0x30])
 
 
-def test_the_waveform_is_relative_to_its_peak() -> None:
-    samples = np.zeros(16_000, np.float32)
-    samples[0], samples[-1] = 0.25, -0.5
-    peaks = base64.b64decode(encode_peaks(samples))
+def test_the_waveform_is_relative_to_its_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.zeros(32_000, np.float32)
+    samples[16_000], samples[-1] = 0.25, -0.5
+    audio.write_flac(tmp_path / "a.flac", samples)
+    session = Session("a", tmp_path / "a.flac", offset=1.0, duration=1.0)
+    waveform = encode_waveform(session)
+    peaks = base64.b64decode(waveform["peaks"])
     assert len(peaks) == 25 and peaks[0] == 128 and peaks[-1] == 255 and not any(peaks[1:-1])
-    assert base64.b64decode(encode_peaks(np.zeros(100, np.float32))) == b"\0"
+    assert waveform["peak_seconds"] == 0.04
+    monkeypatch.setattr(sound, "MAX_PEAKS", 10)  # so that three are one
+    waveform = encode_waveform(session)
+    peaks = base64.b64decode(waveform["peaks"])
+    assert len(peaks) == 9 and peaks[0] == 128 and peaks[-1] == 255 and waveform["peak_seconds"] == 0.12
 
 
 @pytest.mark.parametrize("seconds", [0.3, 130.0])

@@ -142,7 +142,7 @@ def test_nothing_measured_is_no_table() -> None:
 
 def test_scores_hold_everything_as_fractions() -> None:
     found = json.loads(encode(as_json(small_results())))
-    assert list(found) == ["recipe", "commit", "date", "settings", "der", "wer", "coverage"]
+    assert list(found) == ["recipe", "commit", "date", "settings", "der", "initial", "wer", "coverage"]
     first = found["der"][0]
     assert (first["system"], first["test_set"], first["postprocessing"]) == ("hybrid", "test", "none")
     assert first["overall"]["der"] == pytest.approx(0.2)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meeteval.wer.wer.siso import siso_word_error_rate
 
-from sortk.report.alignment import align_speakers, align_words
+from sortk.report.experiment import align_words
 
 
 def test_words_side_by_side() -> None:
@@ -12,11 +12,6 @@ def test_words_side_by_side() -> None:
     same = ("sister", "sister"), ("has", "has")
     assert aligned == [("my", None), *same, ("nine", "five"), ("horses", "horses"), (None, "now")]
     assert align_words([], ["a"]) == [(None, "a")] and align_words(["a"], []) == [("a", None)]
-
-
-def test_each_speaker_against_the_one_who_is_taken_for_him() -> None:
-    aligned = align_speakers({"spk0": ["a"], "spk1": ["b"]}, {"spk0": ["b"]}, [("spk0", None), ("spk1", "spk0")])
-    assert aligned == [("spk0", None, [("a", None)]), ("spk1", "spk0", [("b", "b")])]
 
 
 some_words = st.lists(st.sampled_from("abcd"), max_size=12)
