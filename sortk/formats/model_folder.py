@@ -64,6 +64,14 @@ def read_huggingface_config(folder: Path) -> dict[str, Any] | None:
     return config if "model_type" in config and "model" not in config else None
 
 
+def read_huggingface_processor(folder: Path) -> dict[str, Any]:
+    """Return the settings of the features in a folder in Hugging Face's form; empty if it has none."""
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        if (folder / name).is_file():
+            return _read_json(folder, name)
+    return {}
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
     path, config = folder / CONFIG_NAME, _read_json(folder)
     if not isinstance(config.get("options"), dict) or "model" not in config:
@@ -72,10 +80,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_NAME
+def _read_json(folder: Path, name: str = CONFIG_NAME) -> dict[str, Any]:
+    path = folder / name
     if not path.is_file():
-        raise FormatError(folder, None, f"not a model folder: no {CONFIG_NAME} in it")
+        raise FormatError(folder, None, f"not a model folder: no {name} in it")
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise FormatError(path, None, f"has {path.stat().st_size} bytes, more than the {MAX_CONFIG_BYTES} allowed")
     try:

@@ -12,6 +12,8 @@ Characters that the model does not know become <unk>, which is read back as the 
 from __future__ import annotations
 
 import io
+import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -21,12 +23,14 @@ from typing import Any
 import sentencepiece
 
 from sortk.formats.files import FormatError, atomic_path, quote
+from sortk.formats.objects import decode
 from sortk.formats.sst import SPEAKER_CHANGE, TOKEN, speaker_number, strip_tokens
 
 FILE_NAME = "tokenizer.model"
 WORD_MARK = "▁"  # how a piece begins with which a word begins
 UNKNOWN = "<unk>"
 LONGEST_NAME = 200  # letters that the name of a file has
+BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 MAX_FILE_BYTES = 64 << 20
 OWN_PAD, OWN_START, OWN_END = "<pad>", "<s>", "</s>"
 
@@ -287,6 +291,65 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
         raise
     except ValueError as error:
         raise FormatError(folder, None, str(error)) from None
+
+
+def read_huggingface_tokenizer(folder: Path, n_tokens: int) -> Tokenizer:
+    """Return the tokenizer of a Parakeet in Hugging Face's form: the first `n_tokens` of tokenizer.json.
+
+    Hugging Face's file lists the pieces of the sentencepiece model that it was made from, in their order.
+    """
+    path = folder / "tokenizer.json"
+    value = decode(_read_file(path).decode("utf-8", "replace"), path, None)
+    try:
+        model = value["model"]
+        if model["type"] != "BPE":
+            raise FormatError(path, None, f"holds a tokenizer of type {quote(model['type'])}; sortk supports BPE")
+        special = {token["content"]: bool(token["special"]) for token in value["added_tokens"]}
+        numbers = {**model["vocab"], **{token["content"]: token["id"] for token in value["added_tokens"]}}
+        unknown = model["unk_token"]
+    except (TypeError, LookupError, AttributeError):
+        raise FormatError(path, None, "not a tokenizer of Hugging Face: no BPE model with a vocabulary") from None
+    pieces = {number: piece for piece, number in numbers.items() if type(number) is int and 0 <= number < n_tokens}
+    if len(pieces) != n_tokens or not all(isinstance(piece, str) for piece in pieces.values()):
+        raise FormatError(path, None, f"names {len(pieces)} of the model's {n_tokens} tokens")
+    kinds = [_piece_kind(pieces[number], unknown, special) for number in range(n_tokens)]
+    content = _write_sentencepiece([pieces[number] for number in range(n_tokens)], kinds)
+    try:
+        return Tokenizer({FILE_NAME: content}, settings_of_parakeet([FILE_NAME]))
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+
+
+# Kinds of pieces, as sentencepiece numbers them.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+
+
+def _piece_kind(piece: str, unknown: Any, special: Mapping[str, bool]) -> int:
+    if piece == unknown:
+        return _UNKNOWN
+    if BYTE_PIECE.fullmatch(piece):
+        return _BYTE
+    return _NORMAL if piece not in special else _CONTROL if special[piece] else _USER_DEFINED
+
+
+def _write_sentencepiece(pieces: Sequence[str], kinds: Sequence[int]) -> bytes:
+    """Return a sentencepiece model: a protocol buffer with the pieces, and that they are merged as BPE does."""
+    fields = []
+    for number, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
+        # A piece has a text (1), a score (2), by which merges are ordered, and a kind (3).
+        inner = _field(1, piece.encode()) + b"\x15" + struct.pack("<f", -number) + b"\x18" + bytes([kind])
+        fields.append(_field(1, inner))
+    trainer = b"\x18\x02" + (b"\x98\x02\x01" if _BYTE in kinds else b"")  # model_type (3): BPE; byte_fallback (35)
+    return b"".join(fields) + _field(2, trainer)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer with its length, a base-128 number whose last byte has no high bit."""
+    length, encoded = len(content), bytearray()
+    while length >= 0x80:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([number << 3 | 2]) + bytes(encoded) + bytes([length]) + content
 
 
 def _read_file(path: Path) -> bytes:

@@ -25,9 +25,17 @@ from sortk.formats.model_folder import (
     load_model,
     load_tensors,
     read_huggingface_config,
+    read_huggingface_processor,
     save_model,
 )
-from sortk.formats.tokens import Tokenizer, load_tokenizer, save_tokenizer, settings_of_canary, settings_of_parakeet
+from sortk.formats.tokens import (
+    Tokenizer,
+    load_tokenizer,
+    read_huggingface_tokenizer,
+    save_tokenizer,
+    settings_of_canary,
+    settings_of_parakeet,
+)
 from sortk.inference.memory import give_back_freed_memory
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
@@ -163,28 +171,28 @@ def _convert_file(path: Path, folder: Path, out: Path) -> None:
 
 def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
     """Return the model of a `.nemo` file, or of a folder in Hugging Face's form; None for a folder of ours."""
-    if not path.is_dir():
-        return _read_nemo(path)
-    config = read_huggingface_config(path)
+    tokenizer = None
+    config = read_huggingface_config(path) if path.is_dir() else {}
     if config is None:
         return None
     try:
-        return huggingface.convert(config, load_tensors(path / WEIGHTS_NAME)), None
+        if path.is_dir():
+            model = huggingface.convert(config, load_tensors(path / WEIGHTS_NAME), read_huggingface_processor(path))
+            if find_kind(model.config).is_asr:
+                tokenizer = read_huggingface_tokenizer(path, model.config["options"]["n_tokens"])
+        else:
+            archive = nemo.read(path)
+            model = convert(archive.config, archive.tensors)
+            _streaming_options(model.config)
+            if model.files:
+                tokenizer = _find_tokenizer(archive, model)
+    except FormatError:
+        raise
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
-
-
-def _read_nemo(path: Path) -> tuple[Converted, Tokenizer | None]:
-    archive = nemo.read(path)
-    try:
-        model = convert(archive.config, archive.tensors)
-        _streaming_options(model.config)
-        if not model.files:
-            return model, None
-        tokenizer = _find_tokenizer(archive, model)
-    except ValueError as error:
-        raise FormatError(path, None, str(error)) from None
-    return replace(model, config=model.config | {"tokenizer": tokenizer.settings.to_json()}), tokenizer
+    if tokenizer is not None:
+        model = replace(model, config=model.config | {"tokenizer": tokenizer.settings.to_json()})
+    return model, tokenizer
 
 
 def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:

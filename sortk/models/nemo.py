@@ -31,20 +31,88 @@ from sortk.models.nemo_config import (
     convert_sortformer,
     find_tokenizers,
 )
-from sortk.models.nemo_names import (
-    CANARY_NAMES,
-    CTC_NAMES,
-    EMBEDDING,
-    MULTITALKER_NAMES,
-    NEMOTRON_NAMES,
-    OUTPUT,
-    PARAKEET_NAMES,
-    SORTFORMER_NAMES,
-    Names,
-    name_tensor,
-)
 from sortk.models.registry import build_on_meta
-from sortk.models.weights import check_weights
+from sortk.models.weights import Names, name_tensor, take_weights
+
+# NVIDIA's names of the modules of our models. Names that are not here, such as the encoder's, are the same.
+START = "transducer.prediction.embed.weight"  # its last row is read before the first token
+EMBEDDING, OUTPUT = "transf_decoder._embedding", "log_softmax.mlp.layer0"
+TRANSFORMER_NAMES = {
+    "norm_attention": "layer_norm_1",
+    "attention.query": "first_sub_layer.query_net",
+    "attention.key": "first_sub_layer.key_net",
+    "attention.value": "first_sub_layer.value_net",
+    "attention.out": "first_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_2",
+    "feed_forward.linear1": "second_sub_layer.dense_in",
+    "feed_forward.linear2": "second_sub_layer.dense_out",
+    "norm_out": "final_layer_norm",
+}
+DECODER_NAMES = {
+    "norm_self": "layer_norm_1",
+    "self_attention.query": "first_sub_layer.query_net",
+    "self_attention.key": "first_sub_layer.key_net",
+    "self_attention.value": "first_sub_layer.value_net",
+    "self_attention.out": "first_sub_layer.out_projection",
+    "norm_cross": "layer_norm_2",
+    "cross_attention.query": "second_sub_layer.query_net",
+    "cross_attention.key": "second_sub_layer.key_net",
+    "cross_attention.value": "second_sub_layer.value_net",
+    "cross_attention.out": "second_sub_layer.out_projection",
+    "norm_feed_forward": "layer_norm_3",
+    "feed_forward.linear1": "third_sub_layer.dense_in",
+    "feed_forward.linear2": "third_sub_layer.dense_out",
+}
+SORTFORMER_NAMES: Names = {
+    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
+    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
+    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
+    "transformer.": ("transformer_encoder.", TRANSFORMER_NAMES),
+}
+NEMOTRON_NAMES: Names = {
+    "stacking.": ("encoder.pre_encode.proj.", {}),
+    "norm_in.": ("encoder.embed_norm.", {}),
+    "norm_out.": ("encoder.final_norm.", {}),
+    "layers.": (
+        "encoder.layers.",
+        {
+            "norm_attention": "norm1",
+            "query_key_value": "attn.w_qkv",
+            "out": "attn.out_proj",
+            "norm_feed_forward": "norm2",
+            "linear1": "ffn.net.0",
+            "linear2": "ffn.net.3",
+        },
+    ),
+    "encoder_proj.": ("sortformer_modules.encoder_proj.", {}),
+    "upsampling.conv.": ("sortformer_modules.subpixel_upsample.", {}),
+    "hidden.": ("sortformer_modules.first_hidden_to_hidden.", {}),
+    "speakers.": ("sortformer_modules.single_hidden_to_spks.", {}),
+    "learned_silence": ("sortformer_modules.learnable_sil_emb", {}),
+}
+CANARY_NAMES: Names = {
+    "encoder_proj.": ("encoder_decoder_proj.", {}),
+    "transformer.": ("transf_encoder.", TRANSFORMER_NAMES),
+    "decoder.embedding.": (f"{EMBEDDING}.token_embedding.", {}),
+    "decoder.norm_in.": (f"{EMBEDDING}.layer_norm.", {}),
+    "decoder.layers.": ("transf_decoder._decoder.layers.", DECODER_NAMES),
+    "decoder.norm_out.": ("transf_decoder._decoder.final_layer_norm.", {}),
+    "decoder.bias": (f"{OUTPUT}.bias", {}),
+}
+TRANSDUCER_NAMES: Names = {
+    "transducer.prediction.embed.": ("decoder.prediction.embed.", {}),
+    "transducer.prediction.lstm.": ("decoder.prediction.dec_rnn.lstm.", {}),
+    "transducer.joint.out.": ("joint.joint_net.2.", {}),
+    "transducer.joint.": ("joint.", {}),
+}
+PARAKEET_NAMES: Names = {**TRANSDUCER_NAMES, "ctc.": ("ctc_decoder.decoder_layers.0.", {})}
+CTC_NAMES: Names = {"ctc.": ("decoder.decoder_layers.0.", {})}
+KERNEL_NAMES = {"linear1": "0", "linear2": "3"}
+MULTITALKER_NAMES: Names = {
+    **TRANSDUCER_NAMES,
+    "kernels.": ("spk_kernels.", KERNEL_NAMES),
+    "background_kernels.": ("bg_spk_kernels.", KERNEL_NAMES),
+}
 
 
 @dataclass(frozen=True)
@@ -53,44 +121,38 @@ class Converted:
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
-    left_out: dict[str, str]  # NVIDIA's tensors that are not needed: name -> why
-    files: dict[str, str]  # its tokenizers: name in a model folder -> name in the archive
+    left_out: dict[str, str]  # tensors of the published model that ours does not need: name -> reason
+    files: dict[str, str]  # tokenizers: name in a model folder -> name in the archive
 
 
 def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a model folder: `model`, `options` and, of a streaming model, `streaming`."""
+    """Return the config of a model folder: `model`, `options` and, for a streaming model, `streaming`."""
     return _find_kind(config).convert_config(config)
 
 
 def convert(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Converted:
-    """A whole model."""
+    """Return a model of ours. ValueError if the config or a tensor is not one that sortk supports."""
     kind = _find_kind(config)
     converted = kind.convert_config(config)
-    tensors = _number_joint(tensors)
+    if "joint.joint_net.2.weight" not in tensors:  # without dropout, the last layer of a joint network is number 1
+        tensors = {name.replace("joint.joint_net.1.", "joint.joint_net.2."): own for name, own in tensors.items()}
     model = build_on_meta(converted, len(tensors))
     expected = model.state_dict()
     left_out = {name: why for name in tensors for prefix, why in kind.left_out.items() if name.startswith(prefix)}
     found = {name: tensor for name, tensor in tensors.items() if name not in left_out}
     named = {name_tensor(ours, kind.names): tensor for ours, tensor in expected.items()}
-    absent = _name_absent(config, named) - found.keys()
-    check_weights(named, found | {name: named[name] for name in absent})
+    weights = take_weights(expected, kind.names, found, _name_absent(config, named))
     _check_constants(tensors, converted["options"]["features"]["n_mels"])
     if isinstance(model, Canary):
         _check_decoder(tensors, model.decoder)
-    found |= {name: _make_neutral(named[name].shape) for name in absent}
-    weights = {ours: found[name_tensor(ours, kind.names)].to(tensor.dtype) for ours, tensor in expected.items()}
+    if START in weights:
+        weights[START] = weights[START].clone()
+        weights[START][-1] = 0  # NeMo reads a zero vector before the first token, whatever this row holds
     return Converted(converted, _separate(weights), left_out, kind.find_files(config))
 
 
-def _number_joint(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The last layer of a joint network is number 2, or 1 in a model without dropout: always 2 here."""
-    if "joint.joint_net.2.weight" in tensors:
-        return tensors
-    return {name.replace("joint.joint_net.1.", "joint.joint_net.2."): tensor for name, tensor in tensors.items()}
-
-
 def _name_absent(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> set[str]:
-    """Tensors of ours that NVIDIA's model does without."""
+    """Return the names of tensors that NVIDIA's model does without."""
     absent: set[str] = set()
     if config["encoder"].get("use_bias") is False:
         layers = (name for name in named if name.startswith("encoder.layers.") and "norm" not in name)
@@ -99,11 +161,6 @@ def _name_absent(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> set[
     if f"{projection}.weight" in named and len(set(named[f"{projection}.weight"].shape)) == 1:  # not needed, then
         absent |= {f"{projection}.weight", f"{projection}.bias"}
     return absent
-
-
-def _make_neutral(shape: torch.Size) -> Tensor:
-    """A matrix or a bias that changes nothing."""
-    return torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Transducers: a prediction network that reads the tokens so far, a joint network, and greedy decoding (RNNT, TDT).
 
-    prediction    g_u = LSTM(embedding of token u); before the first token, of a zero vector
+    prediction    g_u = LSTM(embedding of token u); before the first token, of blank (NVIDIA: a zero vector)
     joint         h_{t,u} = W relu(A f_t + B g_u) + b: scores of every token and of blank, and, in TDT, of durations
 
 Greedy decoding stands at frame t with state g. The best token is blank, and t advances; or it is written, g reads it,
@@ -73,7 +73,7 @@ class Prediction(nn.Module):
 
     def __init__(self, n_tokens: int, options: TransducerOptions) -> None:
         super().__init__()
-        self.embed = nn.Embedding(n_tokens + 1, options.d_prediction)  # blank, the last, is a zero vector
+        self.embed = nn.Embedding(n_tokens + 1, options.d_prediction, padding_idx=n_tokens)  # blank is the last
         self.lstm = nn.LSTM(options.d_prediction, options.d_prediction, options.n_layers, batch_first=True)
 
     def step(self, embedded: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -121,7 +121,8 @@ class Transducer(nn.Module):
         device = self.joint.enc.weight.device
         zeros = torch.zeros(self.options.n_layers, batch, self.options.d_prediction, device=device)
         with torch.no_grad():
-            g, (hidden, cell) = self.prediction.step(zeros[0], (zeros, zeros))
+            blank = self.prediction.embed.weight[self.blank].expand(batch, -1)
+            g, (hidden, cell) = self.prediction.step(blank, (zeros, zeros))
             predicted = self.joint.pred(g)
         start = torch.zeros(batch, dtype=torch.long, device=device)
         return DecodingState(predicted, hidden, cell, start, tokens=[no_tokens() for _ in range(batch)])

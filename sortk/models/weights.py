@@ -1,14 +1,57 @@
-"""Whether weights are those of a model."""
+"""Check weights against a model, and take a published model's tensors under our names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+import torch
 from torch import Tensor
+
+Names = Mapping[str, tuple[str, Mapping[str, str]]]
+"""Prefix of our names -> prefix of theirs, and their names of the modules and parameters after it. A name without a
+matching prefix is the same in both."""
+
+
+def name_tensor(ours: str, names: Names) -> str:
+    """Return their name of a tensor of ours, such as transformer.layers.0.attention.query.weight."""
+    for prefix, (theirs, inner) in names.items():
+        if ours.startswith(prefix):
+            rest = ours.removeprefix(prefix)
+            module, _, parameter = rest.rpartition(".")
+            for name, other in inner.items():
+                if module == name or module.endswith(f".{name}"):
+                    return f"{theirs}{module.removesuffix(name)}{other}.{parameter}"
+                if rest.endswith(f".{name}"):
+                    return f"{theirs}{rest.removesuffix(name)}{other}"
+            return theirs + rest
+    return ours
+
+
+def take_weights(
+    expected: Mapping[str, Tensor], names: Names, tensors: Mapping[str, Tensor], absent: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Return `tensors` under our names. ValueError if they are not those of the model whose state is `expected`.
+
+    `absent` are their names of tensors that their model does without: ours get the identity matrix, or zeros.
+    """
+    theirs = {name_tensor(ours, names): ours for ours in expected}
+    absent = [name for name in absent if name not in tensors]
+    check_weights(
+        {name: expected[ours] for name, ours in theirs.items()},
+        {**tensors, **{name: expected[theirs[name]] for name in absent}},
+    )
+    weights = {}
+    for name, ours in theirs.items():
+        shape, dtype = expected[ours].shape, expected[ours].dtype
+        if name in tensors:
+            weights[ours] = tensors[name].to(dtype)
+        else:
+            weights[ours] = torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
+    return weights
 
 
 def check_weights(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """ValueError that names the first tensor that is missing, superfluous, of another shape or kind, or not finite.
+    """Raise ValueError for the first tensor that is missing, superfluous, of another shape or type, or not finite.
 
     `expected` is the state of a model; on the meta device, with shapes but no numbers, is enough.
     """

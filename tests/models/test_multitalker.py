@@ -16,10 +16,10 @@ from sortk.inference.load import load_asr
 from sortk.models.fastconformer import Context
 from sortk.models.features import FeatureOptions
 from sortk.models.multitalker import Multitalker, MultitalkerOptions, MultitalkerStream, split_speakers
-from sortk.models.nemo import convert
-from sortk.models.nemo_names import MULTITALKER_NAMES, name_tensor
+from sortk.models.nemo import MULTITALKER_NAMES, convert
 from sortk.models.parakeet import ParakeetOptions
 from sortk.models.rnnt import TransducerOptions
+from sortk.models.weights import name_tensor
 
 SMALL = MultitalkerOptions(
     n_tokens=11,

@@ -101,8 +101,7 @@ def test_all_clips_alone_and_as_a_batch(name: str) -> None:
 def decode_by_the_rule(transducer: Transducer, frames: Tensor) -> list[tuple[int, int, int]]:
     """(token, frame, duration) of one clip, (frames, d_encoder): one step at a time."""
     options, blank = transducer.options, transducer.blank
-    zero = torch.zeros(1, 1, options.d_prediction)
-    g, state = transducer.prediction.lstm(zero)
+    g, state = transducer.prediction.lstm(transducer.prediction.embed(torch.tensor([[blank]])))
     t, n_here, found = 0, 0, []
     while t < len(frames):
         scores = transducer.joint(transducer.joint.enc(frames[t]), transducer.joint.pred(g[0, 0]))
