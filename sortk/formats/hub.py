@@ -30,6 +30,7 @@ SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "data" / "diarizer"
 """The model folder of the diarizer that comes with sortk."""
 LOCAL_FOLDER = Path("models")
 FOLDER_FILES = ("config.json", "model.safetensors")  # of a model that is not a .nemo file
+MORE_FOLDER_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer.json")  # which it may have
 
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*/(?P<model>\w[\w.-]*))(?:@(?P<revision>\w[\w./-]*))?", re.ASCII)
 _COMMIT = re.compile(r"\w+", re.ASCII)
@@ -37,7 +38,7 @@ _COMMIT = re.compile(r"\w+", re.ASCII)
 
 @dataclass(frozen=True)
 class KnownModel:
-    """What is known of a published model that sortk reads; an empty text is not known."""
+    """Facts about a published model that sortk reads, from its card on Hugging Face; an empty text is unknown."""
 
     name: str
     kind: str
@@ -142,7 +143,7 @@ def _download(hub: Any, repository: str, revision: str | None) -> None:
     archives = [name for name in names if name.endswith(".nemo") and "/" not in name]
     own = f"{repository.split('/')[1]}.nemo"
     log.info("downloading %s from Hugging Face", repository)
-    wanted = [own] if own in archives else archives or [*FOLDER_FILES]
+    wanted = [own] if own in archives else archives or [*FOLDER_FILES, *MORE_FOLDER_FILES]
     hub.snapshot_download(repository, revision=revision, allow_patterns=wanted)
 
 

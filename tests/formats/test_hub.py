@@ -159,6 +159,23 @@ def test_a_model_is_downloaded_once(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert asked == [(NAME, None, ["diar_sortformer_4spk-v1.nemo"])]
 
 
+def test_a_folder_is_downloaded_with_its_tokenizer(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ["README.md", "config.json", "model.safetensors", "processor_config.json", "tokenizer.json"]
+
+    class HfApi:
+        def list_repo_files(self, repository: str, *, revision: str | None) -> list[str]:
+            return files
+
+    def snapshot_download(repository: str, *, revision: str | None, allow_patterns: list[str]) -> None:
+        for name in files:
+            if name in allow_patterns:
+                add(cache, name, b"new")
+
+    hub = SimpleNamespace(HfApi=HfApi, snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert sorted(path.name for path in find_model(NAME).iterdir()) == sorted(files[1:])
+
+
 def test_a_failed_download_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     class HfApi:
         def list_repo_files(self, repository: str, *, revision: str | None) -> list[str]:
