@@ -10,7 +10,8 @@
 Default, range and comment stand on the field, once. `Literal` types and ranges are checked whenever an object is made;
 types are checked by the reader, because whoever wrote the file is not a type checker. A class with a SHORTHAND may be
 written as the value of that field alone. A class with TABLES has a field of that name, a dict, for all tables that are
-not fields: [cluster.simulate] is `cluster.stages["simulate"]`.
+not fields: [cluster.simulate] is `cluster.stages["simulate"]`. FIXED holds former options that became constants: they
+remain part of a stage's key, so that finished stages stay valid.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sortk.corpora.options import PrepareOptions
+from sortk.corpora.registry import PrepareOptions
 from sortk.formats.files import check_file_name, quote
 from sortk.formats.sst import SstOptions
 from sortk.options import describe_unknown, list_known, read_options
-from sortk.prepare.clean_options import CleanOptions
+from sortk.prepare.clean import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.scoring.options import ScoreOptions, TableOptions

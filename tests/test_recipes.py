@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from sortk.cli import main
 from sortk.corpora.audiomnist import DIGITS
-from sortk.corpora.miniature import Studio
+from sortk.corpora.miniature import MiniatureMaker
 from sortk.formats import manifest, mixlist, rttm
 from sortk.inference.diarize import Posteriors, load
 from sortk.inference.pieces import Piece
@@ -274,10 +274,10 @@ def test_own_data_by_the_recipe_of_the_readme(tmp_path: Path, monkeypatch: pytes
     text = section.partition("```toml\n")[2].partition("```")[0]
     assert text.count("\n") <= 11
     (tmp_path / "my.toml").write_text(text, encoding="utf-8")
-    studio = Studio(tmp_path, 0, map)
+    maker = MiniatureMaker(tmp_path, 0, map)
     (tmp_path / "my-data").mkdir()
     for number in range(4):
-        talk = studio.talk("train", 2, first=number)
+        talk = maker.talk("train", 2, first=number)
         samples = np.clip(talk.tracks.sum(axis=0), -1, 1)
         soundfile.write(tmp_path / "my-data" / f"call{number}.wav", samples, 16_000)
         turns = [Segment(f"call{number}", turn.speaker, turn.start, turn.end) for turn in talk.turns]

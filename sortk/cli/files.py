@@ -49,12 +49,16 @@ def validate(files: Sequence[Path]) -> None:
     Example: sortk validate ref.rttm train.jsonl my-data
     """
     from sortk.corpora import own_sessions
+    from sortk.corpora.registry import PrepareOptions
     from sortk.formats.validate import validate as validate_file
 
-    failures = Failures()
+    options, failures = PrepareOptions(), Failures()
     for path in files:
         try:
-            described = own_sessions.describe(path) if own_sessions.is_own_data(path) else validate_file(path)
+            if own_sessions.is_own_data(path):
+                described = own_sessions.describe(path, options.valid_fraction, options.test_fraction)
+            else:
+                described = validate_file(path)
             click.echo(f"{path}: {described}")
         except BrokenPipeError:
             raise

@@ -1,10 +1,10 @@
-"""AISHELL-4: Mandarin meetings, heard by a round array of eight microphones, and a TextGrid for each.
+"""AISHELL-4: Mandarin meetings, recorded by a circular array of eight microphones, and a TextGrid for each.
 
     train_L/wav/<session>.flac    train_L/TextGrid/<session>.TextGrid    train_M/ and train_S/ alike
     test/wav/<session>.flac       test/TextGrid/<session>.TextGrid
 
 A tier is a speaker, an interval with words an utterance. The rooms L, M and S (large, medium, small) are one part,
-train. Audio with several channels is averaged when it is read, as everywhere.
+train. The channels are averaged when the audio is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, need_file, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, need_file, read_sessions
 from sortk.formats import audio, textgrid
 from sortk.records import RunJobs, Segment
 
@@ -20,19 +20,19 @@ FOLDERS = {"train": ("train_L", "train_M", "train_S"), "test": ("test",)}
 
 PUBLISHED = {"train": Published(191, 107.5), "test": Published(20, 12.72)}
 
-_MARK = re.compile(r"<[^>]*>|[`&]")  # <sil>, <%>, <$>, ...: no words
+_MARK = re.compile(r"<[^>]*>|[`&]")  # <sil>, <%>, <$>, ...: not words
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The sessions of both parts, as far as their audio is there."""
+    """Return the sessions of the parts that are on disk."""
     audio_of = {part: _find_sessions(corpus_dir, part) for part in FOLDERS}
     if not any(audio_of.values()):
         raise FileNotFoundError(f"{corpus_dir / 'test' / 'wav'}: no .flac file here; unpack test.tar.gz there")
     return read_sessions(read_session, find_parts(audio_of), run_jobs)
 
 
-def read_session(session: str, audio_path: Path) -> Recorded:
-    """One meeting. A tier's name is somebody else in every meeting, so that of the meeting becomes a part of it."""
+def read_session(session: str, audio_path: Path) -> RecordedSession:
+    """Read one meeting. A tier's name means another person in each meeting, so the meeting is put before it."""
     grid = need_file(audio_path.parents[1] / "TextGrid" / f"{session}.TextGrid", "the transcript of the meeting")
     utterances = [
         Segment(session, f"{session}-{'_'.join(tier.name.split())}", interval.start, interval.end, text)
@@ -41,17 +41,17 @@ def read_session(session: str, audio_path: Path) -> Recorded:
         if (text := clean_text(interval.text)) and interval.start < interval.end
     ]
     ordered = tuple(sorted(utterances, key=lambda utterance: (utterance.start, utterance.end)))
-    return Recorded(session, audio_path, audio.info(audio_path).seconds, segments=ordered, transcript=ordered)
+    return RecordedSession(session, audio_path, audio.info(audio_path).seconds, segments=ordered, transcript=ordered)
 
 
 def clean_text(text: str) -> str:
-    """What is said, without marks for noises and without anything if that is all."""
+    """Return the words without marks of noises; empty if there are only marks."""
     spoken = " ".join(_MARK.sub(" ", text).split())
     return spoken if any(map(str.isalnum, spoken)) else ""
 
 
 def _find_sessions(corpus_dir: Path, part: str) -> dict[str, Path]:
-    """The sessions of which there is audio or a TextGrid, and where their audio is or would be."""
+    """Return the sessions with audio or a TextGrid, and where their audio is or should be."""
     found: dict[str, Path] = {}
     for folder in (corpus_dir / name for name in FOLDERS[part]):
         paths = [*(folder / "wav").glob("*.flac"), *(folder / "TextGrid").glob("*.TextGrid")]

@@ -5,7 +5,7 @@
     ami_public_manual_1.6.2/corpusResources/meetings.xml
 
 Parts and references are those of Landini et al. (2022), "only words": a segment is a run of words without a pause,
-vocal sounds do not count, and the whole meeting is scored.
+vocal sounds do not count, and all of the meeting is scored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from sortk.corpora.nxt import as_segments, find_words, join_words, read_root, read_tokens
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, need_file, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, need_file, read_sessions
 from sortk.formats import audio
 from sortk.formats.files import FormatError
+from sortk.formats.nxt import as_segments, find_words, join_words, read_root, read_tokens
 from sortk.records import Region, RunJobs
 
 ANNOTATIONS = "ami_public_manual_1.6.2"
@@ -28,12 +28,12 @@ SUFFIX = {"ihm-mix": "Mix-Headset", "sdm": "Array1-01"}
 WITHOUT_ARRAY = ("IS1003b", "IS1007d")  # whose table microphones were never published
 
 Agents = dict[str, str]
-"""The letter of each participant of a meeting, and the name that is the same in all meetings."""
+"""The letter of each participant in a meeting -> the name, which is the same in all meetings."""
 
 
 @dataclass(frozen=True)
 class AmiOptions:
-    """What is listened to."""
+    """Settings of the AMI reader."""
 
     microphone: Literal["ihm-mix", "sdm"] = "ihm-mix"  # the headsets mixed, or the first of the array on the table
 
@@ -66,22 +66,26 @@ PUBLISHED = {
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs, options: AmiOptions | None = None) -> Parts:
-    """The meetings of all parts that are on disk."""
+    """Return the meetings of the parts that are on disk."""
     options = options or AmiOptions()
     annotations = _find_annotations(corpus_dir)
     agents_of = _read_agents(annotations / "corpusResources" / "meetings.xml")
     audio_of = {
-        part: {name: _find_audio(corpus_dir, name, options) for name in names if _was_recorded(name, options)}
+        part: {
+            name: _find_audio(corpus_dir, name, options)
+            for name in names
+            if options.microphone != "sdm" or name not in WITHOUT_ARRAY
+        }
         for part, names in MEETINGS.items()
     }
     return read_sessions(partial(read_meeting, annotations, agents_of), find_parts(audio_of), run_jobs)
 
 
-def read_meeting(annotations: Path, agents_of: Mapping[str, Agents], meeting: str, audio_path: Path) -> Recorded:
-    """One meeting with the words of its participants."""
+def read_meeting(annotations: Path, agents_of: Mapping[str, Agents], meeting: str, audio_path: Path) -> RecordedSession:
+    """Read one meeting with the words of its participants."""
     agents = agents_of.get(meeting)
     if agents is None:
-        raise FormatError(annotations / "corpusResources" / "meetings.xml", None, f"does not know meeting {meeting}")
+        raise FormatError(annotations / "corpusResources" / "meetings.xml", None, f"does not list meeting {meeting}")
     paths = {agent: annotations / "words" / f"{meeting}.{agent}.words.xml" for agent in sorted(agents)}
     if sum(path.is_file() for path in paths.values()) < N_SPEAKERS.get(meeting, 4):
         for path in paths.values():
@@ -89,11 +93,11 @@ def read_meeting(annotations: Path, agents_of: Mapping[str, Agents], meeting: st
     words = [
         word
         for agent, path in paths.items()
-        if path.is_file()  # of a headset that nobody wore there may be none
+        if path.is_file()  # a headset that was not worn may have none
         for word in as_segments(meeting, agents[agent], find_words(read_tokens(path))[0])
     ]
     duration = audio.info(audio_path).seconds
-    return Recorded(
+    return RecordedSession(
         meeting,
         audio_path,
         duration,
@@ -113,7 +117,7 @@ def _find_annotations(corpus_dir: Path) -> Path:
 
 
 def _read_agents(path: Path) -> dict[str, Agents]:
-    """The participants of every meeting."""
+    """Return the participants of every meeting."""
     agents_of: dict[str, Agents] = {}
     for meeting in read_root(path).iter("meeting"):
         speakers = {speaker.get("nxt_agent", ""): speaker.get("global_name", "") for speaker in meeting.iter("speaker")}
@@ -123,12 +127,8 @@ def _read_agents(path: Path) -> dict[str, Agents]:
     return agents_of
 
 
-def _was_recorded(meeting: str, options: AmiOptions) -> bool:
-    return options.microphone != "sdm" or meeting not in WITHOUT_ARRAY
-
-
 def _find_audio(corpus_dir: Path, meeting: str, options: AmiOptions) -> Path:
-    """Where the audio is, or where it would be."""
+    """Return where the audio is, or should be."""
     name = Path(meeting, "audio", f"{meeting}.{SUFFIX[options.microphone]}.wav")
     paths = [corpus_dir / folder / name for folder in SIGNAL_FOLDERS]
     return next((path for path in paths if path.is_file()), paths[0])

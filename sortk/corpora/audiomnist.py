@@ -3,7 +3,7 @@
     data/01/0_01_0.wav        digit, speaker, repetition; 48 kHz
     data/audioMNIST_meta.txt  JSON: {"01": {"gender": "male", ...}, ...}
 
-A folder with a ready sources.jsonl of AudioMNIST will do as well. The audio stays where it is.
+A folder with a sources.jsonl of AudioMNIST is accepted, too. The audio stays where it is.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.ready import find_sources, read_existing
+from sortk.corpora.own_sources import find_sources, read_existing
 from sortk.corpora.splits import split_speakers
 from sortk.formats import audio
 from sortk.formats.files import FormatError
@@ -30,7 +29,7 @@ _WAV_NAME = re.compile(r"(\d)_(\d+)_(\d+)\.wav")
 
 @dataclass(frozen=True)
 class AudioMnistOptions:
-    """The splits are fixed by these numbers; the seed of a recipe does not move a test speaker."""
+    """Sizes of the splits; the seed of a recipe does not move a test speaker."""
 
     valid_speakers: int = 6
     test_speakers: int = 6
@@ -45,14 +44,16 @@ class SpeakerFolder:
 
 
 def prepare(corpus_dir: Path, options: AudioMnistOptions, run_jobs: RunJobs) -> list[Source]:
-    """All recordings, split by speaker."""
-    ready = find_sources(corpus_dir)
-    utterances = read_existing(ready) if ready else _read_checkout(corpus_dir, run_jobs)
-    return _with_splits(utterances, options)
+    """Return all recordings, split by speaker."""
+    path = find_sources(corpus_dir)
+    utterances = read_existing(path) if path else _read_checkout(corpus_dir, run_jobs)
+    genders = {source.speaker: source.gender for source in utterances}
+    splits = split_speakers(genders, options.valid_speakers, options.test_speakers)
+    return [dataclasses.replace(source, split=splits[source.speaker]) for source in utterances]
 
 
 def read_speaker(speaker: SpeakerFolder) -> list[Source]:
-    """The recordings of one speaker, by digit and repetition."""
+    """Return the recordings of one speaker, by digit and repetition."""
     paths = sorted(speaker.folder.glob("*.wav"))
     if not paths:
         raise FileNotFoundError(f"{speaker.folder}: no .wav file here; is the checkout of AudioMNIST complete?")
@@ -93,9 +94,3 @@ def _read_recording(path: Path, gender: str) -> Source:
         text=DIGITS[int(digit)],
         gender=gender,
     )
-
-
-def _with_splits(utterances: Sequence[Source], options: AudioMnistOptions) -> list[Source]:
-    genders = {source.speaker: source.gender for source in utterances}
-    splits = split_speakers(genders, options.valid_speakers, options.test_speakers)
-    return [dataclasses.replace(source, split=splits[source.speaker]) for source in utterances]

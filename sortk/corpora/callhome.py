@@ -3,9 +3,9 @@
     r65_8_1/sid00sg1/data/iaaa.sph      500 telephone calls in six languages, one channel, two to seven speakers
     sre2000-key/fullref.rttm            who speaks when, in all of them: OpenSLR 10, sre2000-key.tar.gz
 
-Only the names of the files count, not the folders. The disc has no reference in RTTM; everybody scores with that of
-Kaldi's recipe callhome_diarization, which has 499 of the calls (not iaeu). Its two folds, made by a shuffle, are listed
-in callhome_parts.txt: the paper trains and tunes on part1 and tests on part2. Nobody has written down what is said.
+Files are found by name in any folder. The disc has no reference in RTTM; the one in use is that of Kaldi's recipe
+callhome_diarization, which has 499 of the calls (not iaeu). Its two folds, made by a shuffle, are listed
+in callhome_parts.txt: the paper trains and tunes on part1 and tests on part2. There are no transcripts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.calls import find_files, index_audio, name_speakers, need_audio
-from sortk.corpora.recorded import Parts, Published, Recorded
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files
+from sortk.corpora.telephone import index_audio, name_speakers, need_audio
 from sortk.formats import audio, rttm
 from sortk.formats.files import read_lines
 from sortk.records import RunJobs, Segment
@@ -28,7 +28,7 @@ PARTS_PATH = Path(__file__).with_name("callhome_parts.txt")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One recording of the disc, and who speaks in it."""
+    """One recording of the disc, and its turns."""
 
     session_id: str
     audio_path: Path
@@ -36,7 +36,7 @@ class Conversation:
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The two folds, as far as the reference has their calls; FileNotFoundError for the first that lacks its audio."""
+    """Return the calls of both folds that are in the reference; raise FileNotFoundError for the first without audio."""
     files = find_files(corpus_dir)
     recordings, turns_of = index_audio(files), _read_reference(corpus_dir, files)
     parts: Parts = {}
@@ -52,7 +52,7 @@ def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
 
 
 def read_parts() -> dict[str, list[str]]:
-    """The calls of each fold, in the order of their names."""
+    """Return the calls of each fold, in the order of their names."""
     parts: dict[str, list[str]] = {}
     for _, line in read_lines(PARTS_PATH):
         part, session_id = line.split()
@@ -60,9 +60,9 @@ def read_parts() -> dict[str, list[str]]:
     return parts
 
 
-def read_conversation(conversation: Conversation) -> Recorded:
-    """One call with its turns."""
-    return Recorded(
+def read_conversation(conversation: Conversation) -> RecordedSession:
+    """Read one call with its turns."""
+    return RecordedSession(
         conversation.session_id,
         conversation.audio_path,
         audio.info(conversation.audio_path).seconds,

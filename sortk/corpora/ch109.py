@@ -3,7 +3,7 @@
     transcrpt/train/en_4065.txt      LDC97T14; or 4065.cha of TalkBank, which counts the same turns
     data/train/en_4065.sph           LDC97S42; both channels are one conversation
 
-Only the names of the files count, not the folders. A call lasts up to 30 minutes; a session is the 5 or 10 of them that
+Files are found by name in any folder. A call lasts up to 30 minutes; a session is the 5 or 10 of them that
 are transcribed, from the first turn to the last. Every turn is a segment, also one with nothing but laughter, as in the
 references that others score CH109 with.
 """
@@ -14,18 +14,18 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from sortk.corpora.calls import Call, find_files, index_audio, name_speakers, need_audio
-from sortk.corpora.recorded import Parts, Published, Recorded
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files
+from sortk.corpora.telephone import TelephoneCall, index_audio, name_speakers, need_audio
 from sortk.formats import audio, chat, ldc
 from sortk.formats.files import FormatError
-from sortk.records import Region, RunJobs, Segment
+from sortk.records import Region, RunJobs
 
 # The hours are those that NVIDIA's references for CH109 cover, from first to last turn.
 PUBLISHED = {"test": Published(109, 16.74)}
 N_SPEAKERS = 2
 
 # Not among the 109 of the literature, though TalkBank's transcripts have two speakers: en_4902, and calls of 5 minutes,
-# most likely of the 20 that TalkBank has and LDC97S42 has not (it has 140, LDC97S42 has 120).
+# most likely of the 20 that TalkBank has and LDC97S42 does not (140 and 120 calls).
 # fmt: off
 LEFT_OUT = frozenset({
     "en_4902",
@@ -38,46 +38,46 @@ _TRANSCRIPT = re.compile(r"en_\d{4}\.txt|(?:en_)?\d{4}\.cha")
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The calls between two people, as the part `test`."""
+    """Return the calls between two people, as the part `test`."""
     calls = find_calls(corpus_dir)
     return {"test": [recorded for recorded in run_jobs(read_call, calls) if recorded is not None]}
 
 
-def find_calls(corpus_dir: Path) -> list[Call]:
-    """All calls that may be among the 109; FileNotFoundError for the first that lacks its audio."""
+def find_calls(corpus_dir: Path) -> list[TelephoneCall]:
+    """Return all calls that may be among the 109; raise FileNotFoundError for the first without audio."""
     files = find_files(corpus_dir)
     recordings = {_session_id(name): path for name, path in index_audio(files).items()}
     transcripts: dict[str, Path] = {}
     for path in files:
-        if _TRANSCRIPT.fullmatch(path.name) and _session_id(path.stem) not in LEFT_OUT:
-            _keep_first_kind(transcripts, path)
+        name = _session_id(path.stem)
+        is_preferred = path.suffix == ".txt"  # the LDC's own, if both are there
+        if _TRANSCRIPT.fullmatch(path.name) and name not in LEFT_OUT and (is_preferred or name not in transcripts):
+            transcripts[name] = path
     if not transcripts:
         raise FileNotFoundError(f"{corpus_dir}: no transcript (en_4065.txt or 4065.cha, ...) in this folder or below")
-    return [Call(name, need_audio(recordings, name, corpus_dir), transcripts[name]) for name in sorted(transcripts)]
+    return [
+        TelephoneCall(name, need_audio(recordings, name, corpus_dir), transcripts[name]) for name in sorted(transcripts)
+    ]
 
 
 def _session_id(name: str) -> str:
     return f"en_{name}" if re.fullmatch(r"\d{4}", name) else name
 
 
-def _keep_first_kind(transcripts: dict[str, Path], path: Path) -> None:
-    """The LDC's own transcript, if both are there."""
-    name = _session_id(path.stem)
-    if name not in transcripts or path.suffix == ".txt":
-        transcripts[name] = path
-
-
-def read_call(call: Call) -> Recorded | None:
-    """One call with its turns; None if more, or fewer, than two people speak in it."""
-    turns = name_speakers(_read_turns(call))
+def read_call(call: TelephoneCall) -> RecordedSession | None:
+    """Read one call with its turns; return None unless exactly two people speak in it."""
+    kind = chat if call.transcript.suffix == ".cha" else ldc
+    turns = name_speakers(
+        replace(turn, text=kind.spoken_words(turn.text)) for turn in kind.read(call.transcript, call.session_id)
+    )
     if len({turn.speaker for turn in turns}) != N_SPEAKERS:
         return None
     start, end = min(turn.start for turn in turns), max(turn.end for turn in turns)
     seconds = audio.info(call.audio_path).seconds
     if start >= seconds:
-        reason = f"its first turn starts at {start} s, but {call.audio_path} ends at {seconds} s: not the whole call?"
+        reason = f"its first turn starts at {start} s, but {call.audio_path} ends at {seconds} s; is it complete?"
         raise FormatError(call.transcript, None, reason)
-    return Recorded(
+    return RecordedSession(
         call.session_id,
         call.audio_path,
         round(min(end, seconds) - start, 6),
@@ -86,8 +86,3 @@ def read_call(call: Call) -> Recorded | None:
         regions=(Region(call.session_id, start, end),),
         offset=start,
     )
-
-
-def _read_turns(call: Call) -> list[Segment]:
-    kind = chat if call.transcript.suffix == ".cha" else ldc
-    return [replace(turn, text=kind.spoken_words(turn.text)) for turn in kind.read(call.transcript, call.session_id)]

@@ -4,8 +4,8 @@
     third_dihard_challenge_dev/data/rttm/DH_DEV_0001.rttm
     third_dihard_challenge_dev/data/uem/DH_DEV_0001.uem
 
-Either may be missing as a whole. `dev` and `eval` have all sessions; `dev4` and `eval4` those of up to four speakers,
-on which the paper tests. Nobody has written down what is said.
+Either may be missing. `dev` and `eval` have all sessions; `dev4` and `eval4` those of up to four speakers,
+on which the paper tests. There are no transcripts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.calls import find_files, name_speakers
-from sortk.corpora.recorded import Parts, Published, Recorded, need_file
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files, need_file
+from sortk.corpora.telephone import name_speakers
 from sortk.formats import audio, rttm, uem
 from sortk.records import RunJobs
 
@@ -28,7 +28,7 @@ SUBSETS = frozenset({"dev4", "eval4"})
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the corpus has about one session."""
+    """The files of one session."""
 
     session_id: str
     data_dir: Path
@@ -47,19 +47,19 @@ class Files:
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The parts that are there: all sessions of each, and those of few speakers."""
+    """Return the parts that are on disk: all sessions of each, and those of few speakers."""
     parts: Parts = {}
     for part, sessions in _find_sessions(corpus_dir).items():
         parts[part] = list(run_jobs(read_session, sessions))
         parts[f"{part}{MAX_SPEAKERS}"] = [
-            recorded for recorded in parts[part] if _count_speakers(recorded) <= MAX_SPEAKERS
+            session for session in parts[part] if len({segment.speaker for segment in session.segments}) <= MAX_SPEAKERS
         ]
     return parts
 
 
-def read_session(files: Files) -> Recorded:
-    """One session; FileNotFoundError for the first of its files that is missing."""
-    return Recorded(
+def read_session(files: Files) -> RecordedSession:
+    """Read one session; raise FileNotFoundError for the first of its files that is missing."""
+    return RecordedSession(
         files.session_id,
         files.flac,
         audio.info(files.flac).seconds,
@@ -69,9 +69,12 @@ def read_session(files: Files) -> Recorded:
 
 
 def _find_sessions(corpus_dir: Path) -> dict[str, list[Files]]:
-    """By part and name: whatever has audio, or a reference in a folder with audio of others."""
+    """Return the sessions by part and name: those with audio, or with a reference in a folder that has audio."""
     files = find_files(corpus_dir)
-    found = {kind: [path for path in files if _is_in_place(path, kind)] for kind in ("flac", "rttm")}
+    found = {
+        kind: [path for path in files if path.suffix == f".{kind}" and path.parent.name == kind]
+        for kind in ("flac", "rttm")
+    }
     data_dirs = {path.parents[1] for path in found["flac"]}  # not those of what stage 0 writes
     names = {(path.stem, path.parents[1]) for paths in found.values() for path in paths if path.parents[1] in data_dirs}
     sessions: dict[str, list[Files]] = {}
@@ -84,11 +87,3 @@ def _find_sessions(corpus_dir: Path) -> dict[str, list[Files]]:
             f"{corpus_dir}: no data/flac/DH_DEV_0001.flac nor DH_EVAL_0001.flac, ..., here or below"
         )
     return sessions
-
-
-def _is_in_place(path: Path, kind: str) -> bool:
-    return path.suffix == f".{kind}" and path.parent.name == kind
-
-
-def _count_speakers(recorded: Recorded) -> int:
-    return len({segment.speaker for segment in recorded.segments})

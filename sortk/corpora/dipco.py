@@ -6,7 +6,7 @@
     [{"session_id": "S02", "speaker_id": "P05", "words": "are you [laugh] sure", "gender": "female", ...,
       "start_time": {"U01": "00:00:12.34", ..., "close-talk": "00:00:12.30"}, "end_time": {"U01": ...}}, ...]
 
-Every device has a clock of its own. The headsets come one by one, so there is no mix of them to listen to.
+Every device has its own clock. The corpus has one file per headset, and no mix of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, need_file, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, need_file, read_sessions
 from sortk.formats import audio
 from sortk.formats.files import FormatError, quote, read_lines, span_fault
 from sortk.formats.objects import Entry, decode
@@ -32,7 +32,7 @@ _MARK = re.compile(r"\[[^\]]*\]")  # [laugh], [noise], [unintelligible], ...
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The sessions of both parts, as far as their audio is there."""
+    """Return the sessions of the parts that are on disk."""
     root = corpus_dir / "Dipco" if (corpus_dir / "Dipco").is_dir() else corpus_dir
     audio_of = {
         part: {name: root / "audio" / part / f"{name}_{DEVICE}.{CHANNEL}.wav" for name in names}
@@ -41,11 +41,11 @@ def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
     return read_sessions(partial(read_session, root), find_parts(audio_of), run_jobs)
 
 
-def read_session(root: Path, session: str, audio_path: Path) -> Recorded:
-    """One dinner. S01 to S10 are names that other corpora have, too, so the session is called dipco-S01."""
+def read_session(root: Path, session: str, audio_path: Path) -> RecordedSession:
+    """Read one dinner. Other corpora have sessions S01 to S10, too, so the session is called dipco-S01."""
     path = root / "transcriptions" / audio_path.parent.name / f"{session}.json"
     utterances = sorted(_read_utterances(need_file(path, "a transcript")), key=lambda each: (each.start, each.end))
-    return Recorded(
+    return RecordedSession(
         f"dipco-{session}",
         audio_path,
         audio.info(audio_path).seconds,
@@ -57,7 +57,7 @@ def read_session(root: Path, session: str, audio_path: Path) -> Recorded:
 def _read_utterances(path: Path) -> Iterator[Segment]:
     value = decode("\n".join(line for _, line in read_lines(path)), path, None)
     if not isinstance(value, list):
-        raise FormatError(path, None, f"a transcript is a JSON list, not {quote(value)}")
+        raise FormatError(path, None, f"a transcript must be a JSON list, got {quote(value)}")
     for number, item in enumerate(value, start=1):
         entry = Entry.of(item, path, None, label=f"entry {number}: ")
         start, end = _read_clock(entry, "start_time"), _read_clock(entry, "end_time")
@@ -69,7 +69,7 @@ def _read_utterances(path: Path) -> Iterator[Segment]:
 
 
 def _read_clock(entry: Entry, key: str) -> float:
-    """Seconds by the clock of our device."""
+    """Return the seconds by the clock of DEVICE."""
     times = entry.values.get(key)
     text = times.get(DEVICE) if isinstance(times, dict) else None
     clock = _CLOCK.fullmatch(text) if isinstance(text, str) else None

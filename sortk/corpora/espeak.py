@@ -1,9 +1,9 @@
-"""Speech out of a pip install: the voices of espeak-ng say sentences from a grammar. Nothing is downloaded.
+"""Synthetic speech without a download: the voices of espeak-ng speak sentences from a grammar.
 
 A speaker is a voice variant with an accent, a pitch and a rate. Word times come from the synthesizer and are exact.
 
     flac/<speaker>.flac       all utterances of a speaker, end to end
-    speakers/<speaker>.jsonl  their sources; written last: where it is, the speaker is whole
+    speakers/<speaker>.jsonl  their sources; written last: when it is there, the speaker is complete
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class EspeakSpeaker:
 
 
 def all_speakers() -> list[EspeakSpeaker]:
-    """The table of speakers: women and men in turn, every variant before any variant comes again."""
+    """Return the table of speakers: women and men in turn, every variant once before any is repeated."""
     women = _speakers_of("f", FEMALE_VARIANTS, FEMALE_PITCHES)
     men = _speakers_of("m", MALE_VARIANTS, MALE_PITCHES)
     return [speaker for pair in zip(women, men, strict=True) for speaker in pair]
@@ -103,14 +103,14 @@ def _speaker(gender: str, variant: str, index: int, pitch: int, take: int) -> Es
 
 
 def prepare(options: EspeakOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
-    """Speaks everything that is not there yet; a job is one speaker."""
+    """Synthesize every utterance that does not exist yet; a job is one speaker."""
     synthesize = partial(synthesize_speaker, options=options, seed=seed, out_dir=out_dir)
     parts = run_jobs(synthesize, all_speakers()[: options.speakers])
     return [source for part in parts for source in sources.read(part)]
 
 
 def synthesize_speaker(speaker: EspeakSpeaker, options: EspeakOptions, seed: int, out_dir: Path) -> Path:
-    """Writes one speaker's audio and sources, unless they are there; returns the path of the sources."""
+    """Write one speaker's audio and sources, unless they exist; return the path of the sources."""
     sources_path = out_dir / "speakers" / f"{speaker.name}.jsonl"
     audio_path = out_dir / "flac" / f"{speaker.name}.flac"
     if not sources_path.exists():
@@ -171,7 +171,7 @@ def _source(
 
 
 def _resample(speech: Speech) -> audio.Samples:
-    """To 16 kHz: 22050 * 320 / 441 = 16000."""
+    """Return the samples at 16 kHz: 22050 * 320 / 441 = 16000."""
     from scipy.signal import resample_poly  # noqa: PLC0415  (takes a second to import)
 
     divisor = math.gcd(SAMPLE_RATE, speech.sample_rate)
@@ -181,7 +181,7 @@ def _resample(speech: Speech) -> audio.Samples:
 
 
 def _set_level(samples: audio.Samples, utterances: Sequence[Source]) -> audio.Samples:
-    """One gain for all of a speaker's utterances: variants differ by 15 dB, people in one room do not."""
+    """Apply one gain to all utterances of a speaker: variants differ by 15 dB, people in one room do not."""
     spoken = np.concatenate([samples[_sample_span(source, word)] for source in utterances for word in source.words])
     rms = float(np.sqrt(np.mean(np.square(spoken, dtype=np.float64))))
     return samples * np.float32(10 ** (LEVEL_DB / 20) / rms)

@@ -5,21 +5,21 @@
     ICSI/Segments/<meeting>.<agent>.segs.xml    <segment starttime="" endtime="" participant="me011"> with its words
 
 One word in twenty has no times, above all where digits are read. A segment of the annotators with such words is given
-as a whole; of all others the words are. Who speaks when follows from both as for AMI (see nxt.py). The parts are those
+as one entry, any other one as words. The turns follow from both as for AMI (see formats/nxt.py). The parts are those
 of Renals and Swietojanski (2014); they share speakers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
 
-from sortk.corpora.nxt import Token, as_segments, find_words, glue, join_words, read_root, read_time, read_tokens
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, need_file, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, need_file, read_sessions
 from sortk.formats import audio
+from sortk.formats.nxt import as_segments, find_words, glue, join_words, read_root, read_time, read_tokens
 from sortk.records import RunJobs, Segment
 
 ANNOTATION_FOLDERS = ("ICSI", "transcripts", "ICSIplus", ".")
@@ -30,7 +30,7 @@ AUDIO_NAMES = (
     "speech/{0}/Mix-Headset.wav",
     "{0}/Mix-Headset.wav",
 )
-MAX_SEGMENT_SECONDS = 120.0  # a longer one is a slip of the annotation
+MAX_SEGMENT_SECONDS = 120.0  # a longer one is an error of the annotation
 
 DEV = ("Bmr021", "Bns001")
 TEST = ("Bmr013", "Bmr018", "Bro021")
@@ -70,19 +70,19 @@ class Utterance:
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The meetings of all parts that are on disk."""
+    """Return the meetings of the parts that are on disk."""
     annotations = _find_annotations(corpus_dir)
     audio_of = {part: {name: _find_audio(corpus_dir, name) for name in names} for part, names in MEETINGS.items()}
     return read_sessions(partial(read_meeting, annotations), find_parts(audio_of), run_jobs)
 
 
-def read_meeting(annotations: Path, meeting: str, audio_path: Path) -> Recorded:
-    """One meeting with what its participants say."""
+def read_meeting(annotations: Path, meeting: str, audio_path: Path) -> RecordedSession:
+    """Read one meeting with the words of its participants."""
     words_paths = sorted((annotations / "Words").glob(f"{meeting}.*.words.xml"))
     if not words_paths:
         need_file(annotations / "Words" / f"{meeting}.A.words.xml", "the words of a participant")
     entries = [entry for path in words_paths for entry in _read_participant(annotations, meeting, path)]
-    return Recorded(
+    return RecordedSession(
         meeting,
         audio_path,
         audio.info(audio_path).seconds,
@@ -92,25 +92,26 @@ def read_meeting(annotations: Path, meeting: str, audio_path: Path) -> Recorded:
 
 
 def _read_participant(annotations: Path, meeting: str, words_path: Path) -> Iterator[Segment]:
-    """Words, and utterances whose words have no times; without text if nobody understood them."""
+    """Yield words, and utterances whose words have no times; without text if they are unintelligible."""
     agent = words_path.name.split(".")[1]
     segments_path = need_file(annotations / "Segments" / f"{meeting}.{agent}.segs.xml", "the segments of a participant")
     tokens, utterances = read_tokens(words_path), _read_utterances(segments_path)
     speaker = next((utterance.participant for utterance in utterances if utterance.participant), f"{meeting}-{agent}")
     number_of = {token.token_id: number for number, token in enumerate(tokens)}
-    in_doubt: set[int] = set()
+    untimed: set[int] = set()
     for utterance in utterances:
         first, last = number_of.get(utterance.first_id), number_of.get(utterance.last_id)
         if first is None or last is None or not find_words(tokens[first : last + 1])[1]:
             continue
-        in_doubt.update(range(first, last + 1))
-        yield Segment(meeting, speaker, utterance.start, utterance.end, _join_text(tokens[first : last + 1]))
-    words, _ = find_words(token for number, token in enumerate(tokens) if number not in in_doubt)
+        untimed.update(range(first, last + 1))
+        text = reduce(glue, (token.text for token in tokens[first : last + 1]), "")
+        yield Segment(meeting, speaker, utterance.start, utterance.end, text)
+    words, _ = find_words(token for number, token in enumerate(tokens) if number not in untimed)
     yield from as_segments(meeting, speaker, words)
 
 
 def _read_utterances(path: Path) -> list[Utterance]:
-    """The segments that have times and words."""
+    """Return the segments with times and words."""
     found = []
     for element in read_root(path).iter("segment"):
         start, end = read_time(element, "starttime", path), read_time(element, "endtime", path)
@@ -123,10 +124,6 @@ def _read_utterances(path: Path) -> list[Utterance]:
     return found
 
 
-def _join_text(tokens: Sequence[Token]) -> str:
-    return reduce(glue, (token.text for token in tokens), "")
-
-
 def _find_annotations(corpus_dir: Path) -> Path:
     for folder in ANNOTATION_FOLDERS:
         if (corpus_dir / folder / "Words").is_dir():
@@ -135,6 +132,6 @@ def _find_annotations(corpus_dir: Path) -> Path:
 
 
 def _find_audio(corpus_dir: Path, meeting: str) -> Path:
-    """Where the audio is, or where it would be."""
+    """Return where the audio is, or should be."""
     paths = [corpus_dir / name.format(meeting) for name in AUDIO_NAMES]
     return next((path for path in paths if path.is_file()), paths[0])

@@ -20,7 +20,7 @@ SPLIT_OF_PREFIX = {"train": TRAIN, "dev": VALID, "test": TEST}
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What one speaker reads of one book."""
+    """One chapter of a book, read by one speaker."""
 
     transcript: Path
     speaker: str
@@ -29,13 +29,13 @@ class Chapter:
 
 
 def prepare(corpus_dir: Path, run_jobs: RunJobs) -> list[Source]:
-    """All utterances of the subsets that are there."""
+    """Return all utterances of the subsets that are on disk."""
     chapters = find_chapters(corpus_dir)
     return [source for utterances in run_jobs(read_chapter, chapters) for source in utterances]
 
 
 def find_chapters(corpus_dir: Path) -> list[Chapter]:
-    """The chapters of every subset, by name; `corpus_dir` is LibriSpeech itself or the folder that holds it."""
+    """Return the chapters of every subset, by name; `corpus_dir` is LibriSpeech itself or the folder that holds it."""
     root = corpus_dir / "LibriSpeech" if (corpus_dir / "LibriSpeech").is_dir() else corpus_dir
     genders = _read_genders(root / "SPEAKERS.TXT")
     chapters = []
@@ -54,7 +54,7 @@ def find_chapters(corpus_dir: Path) -> list[Chapter]:
 
 
 def read_chapter(chapter: Chapter) -> list[Source]:
-    """The utterances of a chapter; their lengths come from the FLAC headers."""
+    """Return the utterances of a chapter; their lengths come from the FLAC headers."""
     return [_read_utterance(chapter, number, line) for number, line in read_lines(chapter.transcript) if line.strip()]
 
 

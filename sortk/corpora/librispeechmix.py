@@ -3,7 +3,7 @@
     list/dev-clean-2mix.jsonl, ...    a checkout of its repository
     data/LibriSpeech/<subset>/...     LibriSpeech, in data/, in data/original/, or beside list/
 
-All subsets of LibriSpeech that are there become sources, too, so that a recipe can train on train-*. Neither the mixed
+All subsets of LibriSpeech on disk become sources, too, so that a recipe can train on train-*. Neither the mixed
 audio nor the WAV copies of LibriSpeech that the repository's own script makes are needed.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sortk.corpora import librispeech
-from sortk.corpora.recorded import Published, need_file
+from sortk.corpora.sessions import Published, need_file
 from sortk.formats import mixlist
 from sortk.formats.files import FormatError
 from sortk.formats.mixlist import Delayed, Mixture
@@ -32,14 +32,21 @@ PUBLISHED = {
 
 
 def read_mixtures(corpus_dir: Path) -> dict[str, list[Mixture]]:
-    """The six lists, with the audio of every utterance where it lies."""
+    """Return the six lists, with the full path of the audio of every utterance."""
     root = _find_librispeech(corpus_dir)
     found: dict[str, Path] = {}
-    return {name: _read_list(corpus_dir / "list" / f"{name}.jsonl", root, found) for name in PUBLISHED}
+    lists = {}
+    for name in PUBLISHED:
+        path = need_file(corpus_dir / "list" / f"{name}.jsonl", "a list of mixtures")
+        lists[name] = [
+            replace(mixture, utterances=tuple(_locate(each, path, root, found) for each in mixture.utterances))
+            for mixture in mixlist.read(path)
+        ]
+    return lists
 
 
 def read_sources(corpus_dir: Path, run_jobs: RunJobs) -> list[Source]:
-    """The utterances of LibriSpeech one by one."""
+    """Return the single utterances of LibriSpeech."""
     return librispeech.prepare(_find_librispeech(corpus_dir), run_jobs)
 
 
@@ -52,16 +59,8 @@ def _find_librispeech(corpus_dir: Path) -> Path:
     )
 
 
-def _read_list(path: Path, root: Path, found: dict[str, Path]) -> list[Mixture]:
-    mixtures = mixlist.read(need_file(path, "a list of mixtures"))
-    return [
-        replace(mixture, utterances=tuple(_locate(utterance, path, root, found) for utterance in mixture.utterances))
-        for mixture in mixtures
-    ]
-
-
 def _locate(utterance: Delayed, path: Path, root: Path, found: dict[str, Path]) -> Delayed:
-    """The utterance with the whole path of its audio; `found` remembers, for every utterance is in several mixtures."""
+    """Return the utterance with the full path of its audio; `found` caches it: an utterance is in several mixtures."""
     if utterance.wav not in found:
         # The lists name the WAV files that the repository's script makes; LibriSpeech has FLAC.
         flac = (root / utterance.wav).with_suffix(".flac")

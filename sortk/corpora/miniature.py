@@ -35,7 +35,7 @@ NITE = 'xmlns:nite="http://nite.sourceforge.net/"'
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class SyntheticTalk:
     """A conversation; speakers are A, B, ... in the order of arrival."""
 
     tracks: Samples  # (speakers, samples)
@@ -52,7 +52,7 @@ class Talk:
 
 
 @dataclass(frozen=True)
-class Studio:
+class MiniatureMaker:
     """Where miniatures are made: the voices, and all that is random."""
 
     folder: Path
@@ -70,7 +70,7 @@ class Studio:
             splits.setdefault(utterances[0].split, []).append(utterances)
         return splits
 
-    def talk(self, split: str, n_speakers: int, first: int = 0) -> Talk:
+    def talk(self, split: str, n_speakers: int, first: int = 0) -> SyntheticTalk:
         """A conversation of speakers of a split; `first` chooses who they are, and what they say."""
         voices = self.voices[split]
         cast = [voices[(first + place) % len(voices)] for place in range(n_speakers)]
@@ -90,21 +90,21 @@ class Studio:
         tracks = np.zeros((n_speakers, max(at + len(samples) for _, at, samples in placed)), np.float32)
         for who, at, samples in placed:
             tracks[who, at : at + len(samples)] += samples
-        return Talk(tracks, tuple(turns), tuple(words))
+        return SyntheticTalk(tracks, tuple(turns), tuple(words))
 
 
-def write_miniature(corpus: str, folder: Path, studio: Studio) -> None:
+def write_miniature(corpus: str, folder: Path, maker: MiniatureMaker) -> None:
     """A miniature of the corpus in the folder."""
     if corpus not in WRITERS:
         raise ValueError(f"there is no miniature of {corpus}, only of {', '.join(WRITERS)}")
-    WRITERS[corpus](folder, studio)
+    WRITERS[corpus](folder, maker)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
 
-def _write_audio(path: Path, talk: Talk, style: str = "mix") -> None:
+def _write_audio(path: Path, talk: SyntheticTalk, style: str = "mix") -> None:
     """The speakers mixed; `call`: one on each channel, `line`: mixed, both of 8 kHz and in NIST's SPHERE."""
     import soundfile  # noqa: PLC0415 - slow to import, and only miniatures need another format than FLAC
 
@@ -135,7 +135,7 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _write_rttm(path: Path, name: str, talk: Talk) -> None:
+def _write_rttm(path: Path, name: str, talk: SyntheticTalk) -> None:
     rttm.write(path, [Segment(name, turn.speaker, turn.start, turn.end) for turn in talk.turns])
 
 
@@ -143,11 +143,11 @@ def _write_rttm(path: Path, name: str, talk: Talk) -> None:
 # Meetings
 
 
-def _write_ami(folder: Path, studio: Studio) -> None:
+def _write_ami(folder: Path, maker: MiniatureMaker) -> None:
     annotations = folder / ami.ANNOTATIONS
     listed = []
     for part, meetings in ami.MEETINGS.items():
-        talk = studio.talk(SPLIT_OF_PART[part], 4)
+        talk = maker.talk(SPLIT_OF_PART[part], 4)
         paths = [folder / "amicorpus" / name / "audio" / f"{name}.Mix-Headset.wav" for name in meetings]
         _write_audio(paths[0], talk)
         _link(paths[0], paths[1:])
@@ -162,9 +162,9 @@ def _write_ami(folder: Path, studio: Studio) -> None:
     _write_nxt(annotations / "corpusResources" / "meetings.xml", listed)
 
 
-def _write_icsi(folder: Path, studio: Studio) -> None:
+def _write_icsi(folder: Path, maker: MiniatureMaker) -> None:
     for part, meetings in icsi.MEETINGS.items():
-        talk = studio.talk(SPLIT_OF_PART[part], 3, first=1)
+        talk = maker.talk(SPLIT_OF_PART[part], 3, first=1)
         paths = [folder / "audio" / f"{name}.interaction.wav" for name in meetings]
         _write_audio(paths[0], talk)
         _link(paths[0], paths[1:])
@@ -178,7 +178,7 @@ def _write_icsi(folder: Path, studio: Studio) -> None:
                 _write_nxt(folder / "ICSI" / "Segments" / f"{name}.segs.xml", [f"<segment {times}>{child}</segment>"])
 
 
-def _nxt_words(talk: Talk, agent: str) -> list[str]:
+def _nxt_words(talk: SyntheticTalk, agent: str) -> list[str]:
     own = [word for word in talk.words if word.speaker == agent]
     return [
         f'<w nite:id="w{number}" starttime="{word.start:.3f}" endtime="{word.end:.3f}" c="W">{escape(word.text)}</w>'
@@ -190,8 +190,8 @@ def _write_nxt(path: Path, elements: Iterable[str]) -> None:
     _write_text(path, f"{NXT_HEADER}<nite:root {NITE}>\n" + "\n".join(elements) + "\n</nite:root>\n")
 
 
-def _write_dipco(folder: Path, studio: Studio) -> None:
-    talk = studio.talk(TRAIN, 4, first=2)
+def _write_dipco(folder: Path, maker: MiniatureMaker) -> None:
+    talk = maker.talk(TRAIN, 4, first=2)
     root = folder / "Dipco"
     for part, sessions in dipco.SESSIONS.items():
         paths = [root / "audio" / part / f"{name}_U01.CH1.wav" for name in sessions]
@@ -211,14 +211,14 @@ def _write_dipco(folder: Path, studio: Studio) -> None:
             _write_text(root / "transcriptions" / part / f"{name}.json", json.dumps(utterances, indent=1))
 
 
-def _write_aishell4(folder: Path, studio: Studio) -> None:
+def _write_aishell4(folder: Path, maker: MiniatureMaker) -> None:
     for number, (part, name) in enumerate({"train_S": "20200616_S_R001S01C01", "test": "S_R003S01C01"}.items()):
-        talk = studio.talk(TRAIN if part != "test" else TEST, 4, first=3 + number)
+        talk = maker.talk(TRAIN if part != "test" else TEST, 4, first=3 + number)
         _write_audio(folder / part / "wav" / f"{name}.flac", talk)
         _write_text(folder / part / "TextGrid" / f"{name}.TextGrid", _textgrid(talk))
 
 
-def _textgrid(talk: Talk) -> str:
+def _textgrid(talk: SyntheticTalk) -> str:
     """As Praat saves it."""
     end = talk.seconds
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {end}"]
@@ -233,20 +233,20 @@ def _textgrid(talk: Talk) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_voxconverse(folder: Path, studio: Studio) -> None:
+def _write_voxconverse(folder: Path, maker: MiniatureMaker) -> None:
     clips = {"dev": ("audio", "abjxc"), "test": ("voxconverse_test_wav", "aepyx")}
     for part, (audio_folder, clip) in clips.items():
-        talk = studio.talk(SPLIT_OF_PART[part], 3)
+        talk = maker.talk(SPLIT_OF_PART[part], 3)
         _write_audio(folder / audio_folder / f"{clip}.wav", talk)
         _write_rttm(folder / part / f"{clip}.rttm", clip, talk)
 
 
-def _write_dihard3(folder: Path, studio: Studio) -> None:
+def _write_dihard3(folder: Path, maker: MiniatureMaker) -> None:
     for part, split in {"dev": TRAIN, "eval": TEST}.items():
         for number, n_speakers in enumerate((2, 4, 5, 3), start=1):
             name = f"DH_{part.upper()}_{number:04d}"
             data = folder / f"third_dihard_challenge_{part}" / "data"
-            talk = studio.talk(split, n_speakers, first=4 + number)
+            talk = maker.talk(split, n_speakers, first=4 + number)
             _write_audio(data / "flac" / f"{name}.flac", talk)
             _write_rttm(data / "rttm" / f"{name}.rttm", name, talk)
             uem.write(data / "uem" / f"{name}.uem", [Region(name, 0.0, talk.seconds)])
@@ -256,37 +256,37 @@ def _write_dihard3(folder: Path, studio: Studio) -> None:
 # Telephone
 
 
-def _write_fisher(folder: Path, studio: Studio) -> None:
+def _write_fisher(folder: Path, maker: MiniatureMaker) -> None:
     for number in range(1, 5):
-        name, talk = f"fe_03_{number:05d}", studio.talk(TRAIN, 2, first=5 + number)
+        name, talk = f"fe_03_{number:05d}", maker.talk(TRAIN, 2, first=5 + number)
         _write_audio(folder / "fe_03_p1_sph1" / "audio" / "000" / f"{name}.sph", talk, "call")
         header = f"# {name}.sph\n# Transcribed at the LDC\n\n"
         _write_text(folder / "fe_03_p1_tran" / "data" / "trans" / "000" / f"{name}.txt", header + _ldc_turns(talk))
 
 
-def _write_ch109(folder: Path, studio: Studio) -> None:
+def _write_ch109(folder: Path, maker: MiniatureMaker) -> None:
     for number, name in enumerate(("en_4065", "en_4074")):
-        talk = studio.talk(TEST, 2, first=number)
+        talk = maker.talk(TEST, 2, first=number)
         _write_audio(folder / "LDC97S42" / "data" / "train" / f"{name}.sph", talk, "call")
         _write_text(folder / "LDC97T14" / "transcrpt" / "train" / f"{name}.txt", _ldc_turns(talk))
 
 
-def _ldc_turns(talk: Talk) -> str:
+def _ldc_turns(talk: SyntheticTalk) -> str:
     return "".join(f"{turn.start:.2f} {turn.end:.2f} {turn.speaker}: {turn.text}\n\n" for turn in talk.turns)
 
 
-def _write_callhome(folder: Path, studio: Studio) -> None:
+def _write_callhome(folder: Path, maker: MiniatureMaker) -> None:
     reference: list[Segment] = []
     for part, names in callhome.read_parts().items():
         for n_speakers, name in zip((2, 3, 4), names, strict=False):
-            talk = studio.talk(TRAIN if part == "part1" else TEST, n_speakers, first=2)
+            talk = maker.talk(TRAIN if part == "part1" else TEST, n_speakers, first=2)
             _write_audio(folder / "r65_8_1" / "sid00sg1" / "data" / f"{name}.sph", talk, "line")
             reference += [Segment(name, turn.speaker, turn.start, turn.end) for turn in talk.turns]
     rttm.write(folder / "sre2000-key" / callhome.REFERENCE_NAME, reference)
 
 
-def _write_sre(folder: Path, studio: Studio) -> None:
-    sides = {f"side{number}": studio.talk(TRAIN, 1, first=8 + number) for number in range(6)}
+def _write_sre(folder: Path, maker: MiniatureMaker) -> None:
+    sides = {f"side{number}": maker.talk(TRAIN, 1, first=8 + number) for number in range(6)}
     for name, talk in sides.items():
         _write_audio(folder / "sides" / f"{name}.sph", talk, "line")
     _write_text(folder / "wav.scp", "".join(f"{name} sides/{name}.sph\n" for name in sides))
@@ -297,9 +297,9 @@ def _write_sre(folder: Path, studio: Studio) -> None:
 # Digits
 
 
-def _write_audiomnist(folder: Path, studio: Studio) -> None:
+def _write_audiomnist(folder: Path, maker: MiniatureMaker) -> None:
     speakers = {f"{number:02d}": speaker for number, speaker in enumerate(espeak.all_speakers()[:20], start=1)}
-    for _ in studio.run_jobs(partial(_speak_digits, folder / "data", studio.seed), list(speakers.items())):
+    for _ in maker.run_jobs(partial(_speak_digits, folder / "data", maker.seed), list(speakers.items())):
         pass
     genders = {code: name for name, code in audiomnist.GENDERS.items()}
     about = {name: {"gender": genders[speaker.gender]} for name, speaker in speakers.items()}
@@ -323,17 +323,17 @@ def _speak_digits(folder: Path, seed: int, named: tuple[str, EspeakSpeaker]) -> 
 # Read books
 
 
-def _write_librispeech(folder: Path, studio: Studio) -> None:
-    _write_subsets(folder / "LibriSpeech", studio)
+def _write_librispeech(folder: Path, maker: MiniatureMaker) -> None:
+    _write_subsets(folder / "LibriSpeech", maker)
 
 
-def _write_subsets(folder: Path, studio: Studio) -> dict[str, list[list[tuple[str, Source]]]]:
+def _write_subsets(folder: Path, maker: MiniatureMaker) -> dict[str, list[list[tuple[str, Source]]]]:
     """Some speakers of three subsets; returns the utterances of each speaker with their paths, by subset."""
     found: dict[str, list[list[tuple[str, Source]]]] = {}
     for number, (subset, split) in enumerate(
         {"train-clean-100": TRAIN, "dev-clean": VALID, "test-clean": TEST}.items()
     ):
-        for place, utterances in enumerate(studio.voices[split][:8]):
+        for place, utterances in enumerate(maker.voices[split][:8]):
             speaker, chapter = 1000 * (number + 1) + place, 7
             stem = f"{subset}/{speaker}/{chapter}/{speaker}-{chapter}"
             named = [(f"{stem}-{index:04d}.flac", source) for index, source in enumerate(utterances)]
@@ -345,8 +345,8 @@ def _write_subsets(folder: Path, studio: Studio) -> dict[str, list[list[tuple[st
     return found
 
 
-def _write_librispeechmix(folder: Path, studio: Studio) -> None:
-    subsets = _write_subsets(folder / "data" / "LibriSpeech", studio)
+def _write_librispeechmix(folder: Path, maker: MiniatureMaker) -> None:
+    subsets = _write_subsets(folder / "data" / "LibriSpeech", maker)
     for name in librispeechmix.PUBLISHED:
         subset, _, kind = name.rpartition("-")
         lines = [
@@ -368,7 +368,7 @@ def _mixture(name: str, utterances: Sequence[tuple[str, Source]]) -> dict[str, o
     }
 
 
-WRITERS: dict[str, Callable[[Path, Studio], None]] = {
+WRITERS: dict[str, Callable[[Path, MiniatureMaker], None]] = {
     "aishell4": _write_aishell4,
     "ami": _write_ami,
     "audiomnist": _write_audiomnist,

@@ -1,11 +1,11 @@
-"""Recorded sessions of your own: a folder of recordings with RTTM, a manifest, or a Kaldi data directory.
+"""Your own recorded sessions: a folder of recordings with RTTM, a manifest, or a Kaldi data directory.
 
     data/a.wav, data/a.rttm           who speaks when; a.stm or a.json (SegLST): what is said; a.uem: what is scored
     data/sessions.jsonl               a manifest (see formats/manifest.py), given itself as the corpus
     data/wav.scp, utt2spk, ...        a Kaldi data directory (see formats/kaldi.py)
 
-In a folder of recordings only the names inside RTTM, STM and UEM files count: they may lie anywhere below, and one file
-may be about many sessions. A session with no RTTM has the speakers of its transcript.
+In a folder of recordings only the names inside RTTM, STM and UEM files matter: the files may be anywhere below, and one
+file may be about many sessions. A session without an RTTM has the speakers of its transcript.
 
 Folders train/, dev/ (or valid/) and test/, or manifests of such names, are the parts of the corpus. If there are none,
 the recordings are divided at random, each with all its sessions; then a speaker may be in several parts.
@@ -22,9 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sortk.corpora.calls import find_files
-from sortk.corpora.options import PrepareOptions
-from sortk.corpora.recorded import Parts, Recorded, need_file
+from sortk.corpora.sessions import Parts, RecordedSession, find_files, need_file
 from sortk.corpora.splits import share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
@@ -42,8 +40,9 @@ PART_NAMES = ("train", "dev", "valid", "test")
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fraction: float, seed: int) -> Parts:
-    """The parts that the owner has made or, if there are none, random ones."""
-    found = {name: place for name in PART_NAMES if (place := _find_part(corpus_dir, name))}
+    """Return the parts that exist on disk or, without any, random ones."""
+    places = ((name, corpus_dir / f"{name}{suffix}") for name in PART_NAMES for suffix in (".jsonl", ""))
+    found = {name: place for name, place in places if place.exists()}  # a folder is preferred to a manifest
     if found:
         _check_parts(corpus_dir, found)
         return {part: _read_place(place, corpus_dir, run_jobs) for part, place in found.items()}
@@ -67,7 +66,7 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
 
 
 def is_own_data(folder: Path) -> bool:
-    """Whether `sortk prepare sessions` would look for recordings here, and the folder is not a stage's output."""
+    """Return whether the folder holds recordings for `sortk prepare sessions`, and is not the output of a stage."""
     if not folder.is_dir() or lists_in(folder):
         return False
     if (folder / "wav.scp").is_file() or (folder / "train" / "wav.scp").is_file():
@@ -75,11 +74,10 @@ def is_own_data(folder: Path) -> bool:
     return any(path.suffix.lower() in audio.SUFFIXES for path in find_files(folder))
 
 
-def describe(folder: Path) -> str:
+def describe(folder: Path, valid_fraction: float, test_fraction: float) -> str:
     """Return what `sortk prepare sessions` would write of a folder, without writing; it raises the same errors."""
-    options = PrepareOptions()
     found = []
-    for part, sessions in read(folder, map, options.valid_fraction, options.test_fraction, 0).items():
+    for part, sessions in read(folder, map, valid_fraction, test_fraction, seed=0).items():
         speakers = {segment.speaker for session in sessions for segment in session.segments}
         hours = sum(session.duration for session in sessions) / 3600
         words = sum(len(segment.text.split()) for session in sessions for segment in session.transcript)
@@ -90,7 +88,7 @@ def describe(folder: Path) -> str:
 
 
 def _check_parts(corpus_dir: Path, found: Mapping[str, Path]) -> None:
-    """Raise ValueError for recordings that are beside the parts: they would be left out."""
+    """Raise a ValueError for recordings outside of the parts: they would be left out."""
     beside = [
         path
         for path in find_files(corpus_dir)
@@ -104,32 +102,23 @@ def _check_parts(corpus_dir: Path, found: Mapping[str, Path]) -> None:
         )
 
 
-def _find_part(corpus_dir: Path, name: str) -> Path | None:
-    places = (corpus_dir / name, corpus_dir / f"{name}.jsonl")
-    return next((place for place in places if place.exists()), None)
-
-
-def _read_place(place: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Recorded]:
-    """The sessions of a manifest, a Kaldi data directory or a folder of recordings; annotations of the latter may lie
-    anywhere in the corpus."""
+def _read_place(place: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[RecordedSession]:
+    """Return the sessions of a manifest, a Kaldi data directory or a folder of recordings; annotations of the latter
+    may be anywhere in the corpus."""
     if place.is_file():
-        return _read_manifest(place, run_jobs)
+        numbered = list(manifest.parse(read_lines(place), place))
+        manifest.check_files(numbered, place)
+        return list(run_jobs(partial(_read_line, place), [session for _, session in numbered]))
     if (place / "wav.scp").is_file():
         return _read_kaldi(place, run_jobs)
     return _read_folder(place, corpus_dir, run_jobs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Manifests
+# A line of a manifest
 
 
-def _read_manifest(path: Path, run_jobs: RunJobs) -> list[Recorded]:
-    numbered = list(manifest.parse(read_lines(path), path))
-    manifest.check_files(numbered, path)
-    return list(run_jobs(partial(_read_line, path), [session for _, session in numbered]))
-
-
-def _read_line(path: Path, session: Session) -> Recorded:
+def _read_line(path: Path, session: Session) -> RecordedSession:
     if not is_annotated(session):
         raise ValueError(
             f"{path}: session {session.session_id} names no RTTM, SegLST or CTM, so its speakers are unknown"
@@ -138,7 +127,7 @@ def _read_line(path: Path, session: Session) -> Recorded:
     seconds = session.duration
     if seconds is None:
         seconds = audio.info(session.audio_path).seconds - session.offset
-    return Recorded(
+    return RecordedSession(
         session.session_id,
         session.audio_path,
         seconds,
@@ -163,7 +152,7 @@ def _without_text(segments: Iterable[Segment]) -> tuple[Segment, ...]:
 
 @dataclass(frozen=True)
 class Annotated:
-    """A recording, and all that is known of it."""
+    """A recording with its annotation."""
 
     session_id: str
     audio_path: Path
@@ -173,13 +162,13 @@ class Annotated:
     ignored: list[Region] = field(default_factory=list)  # what an STM says not to score
 
 
-def _read_recording(found: Annotated) -> Recorded:
+def _read_recording(found: Annotated) -> RecordedSession:
     seconds = audio.info(found.audio_path).seconds
     end = max((segment.end for segment in (*found.segments, *found.transcript)), default=0.0)
     if end > seconds + TOLERANCE:
         raise ValueError(f"{found.audio_path}: ends at {seconds:g} s, but its annotation at {end:g} s")
     regions = found.regions or ([Region(found.session_id, 0.0, seconds)] if found.ignored else [])
-    return Recorded(
+    return RecordedSession(
         found.session_id,
         found.audio_path,
         seconds,
@@ -190,7 +179,7 @@ def _read_recording(found: Annotated) -> Recorded:
 
 
 def _cut_out(region: Region, ignored: Sequence[Region]) -> Iterator[Region]:
-    """Return what is left of a region without others."""
+    """Yield the parts of a region that are not ignored."""
     start = region.start
     for other in sorted(ignored, key=lambda other: other.start):
         if start < other.start and start < region.end:
@@ -200,7 +189,7 @@ def _cut_out(region: Region, ignored: Sequence[Region]) -> Iterator[Region]:
         yield replace(region, start=start)
 
 
-def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[Recorded]:
+def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[RecordedSession]:
     data = kaldi.read(folder)
     recordings = {
         name: Annotated(name, need_file(path, f"named by {folder / 'wav.scp'}"))
@@ -211,20 +200,20 @@ def _read_kaldi(folder: Path, run_jobs: RunJobs) -> list[Recorded]:
     return list(run_jobs(_read_recording, list(recordings.values())))
 
 
-def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[Recorded]:
+def _read_folder(folder: Path, corpus_dir: Path, run_jobs: RunJobs) -> list[RecordedSession]:
     recordings = {id_of(path): Annotated(id_of(path), path) for path in _find_recordings(folder)}
     files = find_files(corpus_dir)
     known = {id_of(path): path for path in files if path.suffix.lower() in audio.SUFFIXES}
     for path in files:
         if path.suffix == ".rttm":
-            _hand_out(rttm.read(path), path, recordings, known, lambda found: found.segments)
+            _assign(rttm.read(path), path, recordings, known, lambda found: found.segments)
         elif path.suffix == ".stm":
-            _hand_out(stm.read(path), path, recordings, known, lambda found: found.transcript)
-            _hand_out(stm.read_ignored(path), path, recordings, known, lambda found: found.ignored)
+            _assign(stm.read(path), path, recordings, known, lambda found: found.transcript)
+            _assign(stm.read_ignored(path), path, recordings, known, lambda found: found.ignored)
         elif path.suffix == ".json" and id_of(path) in known:  # other JSON may be anything
-            _hand_out(seglst.read(path), path, recordings, known, lambda found: found.transcript)
+            _assign(seglst.read(path), path, recordings, known, lambda found: found.transcript)
         elif path.suffix == ".uem":
-            _hand_out(uem.read(path), path, recordings, known, lambda found: found.regions)
+            _assign(uem.read(path), path, recordings, known, lambda found: found.regions)
     for name, found in recordings.items():
         if not found.segments and not found.transcript:
             raise FileNotFoundError(
@@ -245,14 +234,14 @@ def _find_recordings(folder: Path) -> list[Path]:
     return paths
 
 
-def _hand_out(
+def _assign(
     entries: Sequence[Entry],
     path: Path,
     recordings: dict[str, Annotated],
     known: Mapping[str, Path],
     place: Callable[[Annotated], list[Entry]],
 ) -> None:
-    """Puts the lines of a file to the recordings that they are about, which may be in another part."""
+    """Add the entries of a file to the recordings that they are about; those may be in another part."""
     for entry in entries:
         if entry.session_id in recordings:
             place(recordings[entry.session_id]).append(entry)
@@ -265,7 +254,7 @@ def _hand_out(
 
 
 def _find_nearest(session_id: str, known: Iterable[str]) -> str | None:
-    """Return the session that was probably meant: in other case, with the suffix of its file, or almost the same."""
+    """Return the session that was probably meant: it differs in case, by a file suffix, or slightly."""
     simple = {_simplify(name): name for name in known}
     wanted = _simplify(session_id)
     close = [wanted] if wanted in simple else difflib.get_close_matches(wanted, simple, n=1)

@@ -1,16 +1,15 @@
-"""Stage 0: the corpora by name, and the one function that prepares any of them, or several at once.
+"""Stage 0: its settings, the corpora by name, and the one function that prepares any of them, or several at once.
 
 sources.jsonl               single-speaker utterances; empty if no corpus has any
-<set>.jsonl                 recorded sessions, with rttm/, seglst/, uem/ (see recorded.py)
-mixtures/<set>.jsonl        mixtures that stage 1 is to make exactly as listed
+<set>.jsonl                 recorded sessions, with rttm/, seglst/, uem/ (see sessions.py)
+mixtures/<set>.jsonl        mixtures that stage 1 makes exactly as listed
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sortk.corpora import (
@@ -27,24 +26,112 @@ from sortk.corpora import (
     librispeech,
     librispeechmix,
     own_sessions,
-    ready,
+    own_sources,
     sre,
     voxconverse,
 )
-from sortk.corpora.miniature import Studio, write_miniature
-from sortk.corpora.options import CorpusChoice, PrepareOptions
-from sortk.corpora.recorded import Parts, Published, Recorded, write_sets
-from sortk.corpora.splits import stable_random
+from sortk.corpora.ami import AmiOptions
+from sortk.corpora.audiomnist import AudioMnistOptions
+from sortk.corpora.espeak import EspeakOptions
+from sortk.corpora.miniature import MiniatureMaker, write_miniature
+from sortk.corpora.sessions import Parts, Published, RecordedSession, write_sets
+from sortk.corpora.splits import TEST, TRAIN, VALID, stable_random
 from sortk.formats import mixlist, sources
+from sortk.formats.files import is_id
 from sortk.formats.mixlist import Mixture
+from sortk.options import Options, option
 from sortk.records import RunJobs, Source
 
 log = logging.getLogger(__name__)
 
+SET_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
+"""The set that a part of a corpus joins by default; a part of another name is a set of its own."""
+
+
+@dataclass(frozen=True)
+class CorpusChoice(Options):
+    """One of several corpora that a recipe combines."""
+
+    corpus: str = ""
+    corpus_dir: str = ""  # its folder on disk
+    # Part of the corpus -> the set that it joins, or several: "train+tune"; other parts are left out. Empty: all, dev
+    # as valid.
+    sets: dict[str, str] = option(default_factory=dict)
+    max_sessions: int = option(0, at_least=0, hash_only_if_set=True)  # of each part, drawn by the seed; 0: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in (name for names in self.sets.values() for name in names.split("+")):
+            if not is_id(name) or "/" in name or name.startswith(".") or name == "sources":
+                raise ValueError(f"{self.corpus}: a set cannot be called {name!r}: its manifest is <set>.jsonl")
+
+    def sets_of(self, part: str) -> list[str]:
+        """Return the sets that a part of the corpus joins; none if it is left out."""
+        if not self.sets:
+            return [SET_OF_PART.get(part, part)]
+        return self.sets[part].split("+") if part in self.sets else []
+
+
+@dataclass(frozen=True)
+class PrepareOptions(Options):
+    """Which corpora to prepare, where they are, and the settings of their readers."""
+
+    corpus: str = "espeak"  # a name of the table below; sources and sessions are your own data
+    corpus_dir: str = ""  # its folder on disk; espeak needs none
+    corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
+    # A folder that holds corpora under their names: /data for /data/ami, ...; or under their corpus_dir, if it is given
+    # and relative.
+    corpora_dir: str = option("", hash_only_if_set=True)
+    miniature: bool = option(False, hash_only_if_set=True)  # in place of the corpora, miniatures that stage 0 makes
+    # Of the speakers of sources, and of the sessions of yours, that have no splits.
+    valid_fraction: float = option(0.1, at_least=0, below=1)
+    test_fraction: float = option(0.1, at_least=0, below=1)
+    espeak: EspeakOptions = option(default_factory=EspeakOptions)
+    audiomnist: AudioMnistOptions = option(default_factory=AudioMnistOptions)
+    ami: AmiOptions = option(default_factory=AmiOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.valid_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                "valid_fraction + test_fraction must be less than 1, so that speakers are left for training, "
+                f"got {self.valid_fraction:g} + {self.test_fraction:g}"
+            )
+        if self.corpora and (self.corpus_dir or self.corpus != PrepareOptions.corpus):
+            raise ValueError("give corpus and corpus_dir for one corpus, or corpora for several; not both")
+
+    @property
+    def choices(self) -> tuple[CorpusChoice, ...]:
+        """The corpora to prepare, and where they are."""
+        given = self.corpora or (CorpusChoice(self.corpus, self.corpus_dir),)
+        if not self.corpora_dir:
+            return given
+        return tuple(
+            replace(choice, corpus_dir=str(Path(self.corpora_dir, choice.corpus_dir or choice.corpus)))
+            for choice in given
+        )
+
+    @property
+    def own_files(self) -> list[Path]:
+        """The user's own sources.jsonl and sessions: they may be edited, so their content is part of the key."""
+        found = []
+        for choice in self.choices:
+            folder = Path(choice.corpus_dir)
+            path = folder if folder.suffix == ".jsonl" else folder / own_sources.SOURCES_NAME
+            if choice.corpus_dir and path.is_file():
+                found.append(path)
+            if choice.corpus_dir and choice.corpus == "sessions" and folder.is_dir():
+                found.append(folder)
+        return found
+
+    def key_of(self, number: int) -> str:
+        """Return the table of a recipe in which a choice is given."""
+        return f"prepare.corpora.{number}" if self.corpora else "prepare"
+
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """All that the reader of a corpus is given."""
+class ReadRequest:
+    """Everything that the reader of a corpus is given."""
 
     options: PrepareOptions
     corpus_dir: Path
@@ -54,8 +141,8 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What a corpus gives."""
+class CorpusContents:
+    """Everything that the reader of a corpus returns."""
 
     sources: Sequence[Source] = ()
     parts: Parts = field(default_factory=dict)
@@ -65,9 +152,9 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """How a corpus is read, where it can be had ("" if nothing is needed), and what is published about its parts."""
+    """The reader of a corpus, where to get it ("" if nothing is needed), and what is published about its parts."""
 
-    read: Callable[[Order], Contents]
+    read: Callable[[ReadRequest], CorpusContents]
     origin: str
     published: Mapping[str, Published] = field(default_factory=dict)
     on_request: frozenset[str] = frozenset()  # parts with sessions of other parts: only if a choice's `sets` names them
@@ -75,7 +162,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class SplitSummary:
-    """What a split holds."""
+    """Counts of one split of the sources."""
 
     speakers: int
     utterances: int
@@ -85,147 +172,42 @@ class SplitSummary:
 def prepare_corpus(
     options: PrepareOptions, out_dir: Path, seed: int, run_jobs: RunJobs = map
 ) -> dict[str, SplitSummary]:
-    """Writes what the corpora of the options give into `out_dir`; returns what each split of the sources holds."""
+    """Write the contents of the chosen corpora into `out_dir`; return the counts of each split of the sources."""
     choices = options.choices
     if options.miniature:
-        choices = _write_miniatures(choices, out_dir / "miniature", seed, run_jobs)
+        folder = out_dir / "miniature"
+        maker = MiniatureMaker(folder, seed, run_jobs)
+        for choice in choices:
+            write_miniature(choice.corpus, folder / choice.corpus, maker)
+        choices = tuple(replace(choice, corpus_dir=str(folder / choice.corpus)) for choice in choices)
     no_folder = [choice.corpus for choice in choices if not choice.corpus_dir]
     corpora = [
         (choice, find_corpus(choice, options.key_of(number), no_folder)) for number, choice in enumerate(choices)
     ]
-    collected = Collected()
+    sets = SetsBuilder()
     for choice, corpus in corpora:
-        contents = corpus.read(Order(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
+        contents = corpus.read(ReadRequest(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
         if not options.miniature:
             _compare(choice, contents, contents.published or corpus.published)
-        contents = contents if choice.sets else _without(corpus.on_request, contents)
-        collected.add(choice, _draw(choice, contents, seed))
-    for name, sessions in collected.sessions.items():
+        parts = contents.parts
+        if not choice.sets:
+            parts = {part: sessions for part, sessions in parts.items() if part not in corpus.on_request}
+        if choice.max_sessions:
+            parts = {part: _draw(choice, part, sessions, seed) for part, sessions in parts.items()}
+        sets.add(choice, replace(contents, parts=parts))
+    for name, sessions in sets.sessions.items():
         hours = sum(session.duration for session in sessions) / 3600
         log.info("%s.jsonl: %d sessions, %.2f h", name, len(sessions), hours)
-    sources.write(out_dir / ready.SOURCES_NAME, collected.sources)
-    write_sets(collected.sessions, out_dir, run_jobs)
-    for name, mixtures in collected.mixtures.items():
+    sources.write(out_dir / own_sources.SOURCES_NAME, sets.sources)
+    write_sets(sets.sessions, out_dir, run_jobs)
+    for name, mixtures in sets.mixtures.items():
         mixlist.write(out_dir / "mixtures" / f"{name}.jsonl", mixtures)
-    return summarize(collected.sources)
-
-
-def _write_miniatures(
-    choices: Sequence[CorpusChoice], folder: Path, seed: int, run_jobs: RunJobs
-) -> tuple[CorpusChoice, ...]:
-    """The same corpora as miniatures, each in a folder of its name."""
-    studio = Studio(folder, seed, run_jobs)
-    for choice in choices:
-        write_miniature(choice.corpus, folder / choice.corpus, studio)
-    return tuple(dataclasses.replace(choice, corpus_dir=str(folder / choice.corpus)) for choice in choices)
-
-
-def _draw(choice: CorpusChoice, contents: Contents, seed: int) -> Contents:
-    """With at most `max_sessions` recorded sessions of each part, in the order of the corpus."""
-    if not choice.max_sessions:
-        return contents
-    drawn = {}
-    for part, sessions in contents.parts.items():
-        random = stable_random(seed, choice.corpus, part)
-        numbers = sorted(random.sample(range(len(sessions)), min(choice.max_sessions, len(sessions))))
-        drawn[part] = [sessions[number] for number in numbers]
-    return dataclasses.replace(contents, parts=drawn)
-
-
-class Collected:
-    """What several corpora give together, by set."""
-
-    def __init__(self) -> None:
-        self.sources: list[Source] = []
-        self.sessions: dict[str, list[Recorded]] = {}
-        self.mixtures: dict[str, list[Mixture]] = {}
-        self._owners: dict[tuple[str, str], CorpusChoice] = {}
-
-    def add(self, choice: CorpusChoice, contents: Contents) -> None:
-        """The contents of one more corpus, as far as the choice wants them."""
-        _check_parts(choice, {*(source.split for source in contents.sources), *contents.parts, *contents.mixtures})
-        chosen = list(_with_sets(choice, contents.sources))
-        self._claim(choice, "speaker", sorted({source.speaker for source in chosen}))
-        self.sources += chosen
-        for part, sessions in contents.parts.items():
-            if names := choice.sets_of(part):
-                self._claim(choice, "session", [session.session_id for session in sessions])
-            named = [dataclasses.replace(session, corpus=choice.corpus) for session in sessions]
-            for name in names:
-                self.sessions.setdefault(name, []).extend(named)
-        for part, mixtures in contents.mixtures.items():
-            if names := choice.sets_of(part):
-                self._claim(choice, "session", [mixture.mixture_id for mixture in mixtures])
-            for name in names:
-                self.mixtures.setdefault(name, []).extend(mixtures)
-
-    def _claim(self, choice: CorpusChoice, kind: str, names: Iterable[str]) -> None:
-        """From here on, speakers and sessions go by their names alone; so nobody else may have them."""
-        for name in names:
-            if other := self._owners.get((kind, name)):
-                raise ValueError(
-                    f"{kind} {name} is there twice, in {other.corpus} ({other.corpus_dir}) and in {choice.corpus} "
-                    f"({choice.corpus_dir}); leave a part of one of them out (sets)"
-                )
-            self._owners[kind, name] = choice
-
-
-def _without(parts: frozenset[str], contents: Contents) -> Contents:
-    kept = {part: sessions for part, sessions in contents.parts.items() if part not in parts}
-    return dataclasses.replace(contents, parts=kept)
-
-
-def _with_sets(choice: CorpusChoice, utterances: Iterable[Source]) -> Iterator[Source]:
-    for source in utterances:
-        names = choice.sets_of(source.split)
-        if len(names) > 1:
-            raise ValueError(f"{choice.corpus}: speakers are in one set only, not in {' and '.join(names)}")
-        for name in names:
-            yield dataclasses.replace(source, split=name)
-
-
-def _check_parts(choice: CorpusChoice, parts: Iterable[str]) -> None:
-    for part in choice.sets:
-        if part not in parts:
-            raise ValueError(
-                f"{choice.corpus} in {choice.corpus_dir} has no part {part!r}, which sets names; "
-                f"parts: {', '.join(sorted(parts))}"
-            )
-
-
-def _compare(choice: CorpusChoice, contents: Contents, published: Mapping[str, Published]) -> None:
-    """Says what was found, and whether it is what others have."""
-    parts: dict[str, Sequence[Recorded | Mixture]] = {**contents.parts, **contents.mixtures}
-    for part, sessions in parts.items():
-        hours = sum(session.duration for session in sessions) / 3600
-        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {hours:.2f} h"
-        expected = published.get(part)
-        if expected is None:
-            log.info("%s", found)
-        elif expected.differs_from(len(sessions), hours):
-            log.warning("%s, but published are %s", found, expected)
-        else:
-            log.info("%s, as published", found)
-
-
-def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
-    """Counts per split, in the order in which the splits first occur."""
-    by_split: dict[str, list[Source]] = {}
-    for source in utterances:
-        by_split.setdefault(source.split, []).append(source)
-    return {
-        split: SplitSummary(
-            speakers=len({source.speaker for source in members}),
-            utterances=len(members),
-            hours=sum(source.duration for source in members) / 3600,
-        )
-        for split, members in by_split.items()
-    }
+    return summarize(sets.sources)
 
 
 def find_corpus(choice: CorpusChoice, key: str, no_folder: Sequence[str] = ()) -> Corpus:
-    """The corpus of a choice; an error if it is unknown, or not on disk where the recipe's `key` says. `no_folder` are
-    all corpora of the recipe that nobody has given a folder."""
+    """Return the corpus of a choice; raise an error if it is unknown, or not on disk where the recipe's `key` says.
+    `no_folder` lists all corpora of the recipe for which no folder is given."""
     corpus = CORPORA.get(choice.corpus)
     if corpus is None:
         raise ValueError(f"unknown corpus {choice.corpus!r}; corpora: {', '.join(CORPORA)}")
@@ -241,55 +223,147 @@ def find_corpus(choice: CorpusChoice, key: str, no_folder: Sequence[str] = ()) -
     return corpus
 
 
-def _sessions(read: Callable[[Path, RunJobs], Parts]) -> Callable[[Order], Contents]:
-    """A reader of recorded sessions that needs no options."""
-    return lambda order: Contents(parts=read(order.corpus_dir, order.run_jobs))
+def _compare(choice: CorpusChoice, contents: CorpusContents, published: Mapping[str, Published]) -> None:
+    """Log what was found, and whether it agrees with the published numbers."""
+    parts: dict[str, Sequence[RecordedSession | Mixture]] = {**contents.parts, **contents.mixtures}
+    for part, sessions in parts.items():
+        hours = sum(session.duration for session in sessions) / 3600
+        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {hours:.2f} h"
+        expected = published.get(part)
+        if expected is None:
+            log.info("%s", found)
+        elif expected.differs_from(len(sessions), hours):
+            log.warning("%s, but published are %s", found, expected)
+        else:
+            log.info("%s, as published", found)
 
 
-def _sources(read: Callable[[Path, RunJobs], list[Source]]) -> Callable[[Order], Contents]:
-    """A reader of single-speaker utterances that needs no options."""
-    return lambda order: Contents(read(order.corpus_dir, order.run_jobs))
+def _draw(choice: CorpusChoice, part: str, sessions: list[RecordedSession], seed: int) -> list[RecordedSession]:
+    """Return at most `max_sessions` sessions of a part, in the order of the corpus."""
+    random = stable_random(seed, choice.corpus, part)
+    numbers = sorted(random.sample(range(len(sessions)), min(choice.max_sessions, len(sessions))))
+    return [sessions[number] for number in numbers]
 
 
-def _read_espeak(order: Order) -> Contents:
-    return Contents(espeak.prepare(order.options.espeak, order.out_dir, order.seed, order.run_jobs))
+class SetsBuilder:
+    """Combines the contents of several corpora, by set."""
+
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+        self.sessions: dict[str, list[RecordedSession]] = {}
+        self.mixtures: dict[str, list[Mixture]] = {}
+        self._owners: dict[tuple[str, str], CorpusChoice] = {}
+
+    def add(self, choice: CorpusChoice, contents: CorpusContents) -> None:
+        """Add the parts of a corpus that the choice names."""
+        parts = {*(source.split for source in contents.sources), *contents.parts, *contents.mixtures}
+        for part in choice.sets:
+            if part not in parts:
+                raise ValueError(
+                    f"{choice.corpus} in {choice.corpus_dir} has no part {part!r}, which sets names; "
+                    f"parts: {', '.join(sorted(parts))}"
+                )
+        chosen = []
+        for source in contents.sources:
+            names = choice.sets_of(source.split)
+            if len(names) > 1:
+                raise ValueError(f"{choice.corpus}: speakers are in one set only, not in {' and '.join(names)}")
+            chosen += [replace(source, split=name) for name in names]
+        self._claim(choice, "speaker", sorted({source.speaker for source in chosen}))
+        self.sources += chosen
+        for part, sessions in contents.parts.items():
+            if names := choice.sets_of(part):
+                self._claim(choice, "session", [session.session_id for session in sessions])
+            named = [replace(session, corpus=choice.corpus) for session in sessions]
+            for name in names:
+                self.sessions.setdefault(name, []).extend(named)
+        for part, mixtures in contents.mixtures.items():
+            if names := choice.sets_of(part):
+                self._claim(choice, "session", [mixture.mixture_id for mixture in mixtures])
+            for name in names:
+                self.mixtures.setdefault(name, []).extend(mixtures)
+
+    def _claim(self, choice: CorpusChoice, kind: str, names: Iterable[str]) -> None:
+        """Raise a ValueError if another corpus has speakers or sessions of these names: later stages use only those."""
+        for name in names:
+            if other := self._owners.get((kind, name)):
+                raise ValueError(
+                    f"{kind} {name} is there twice, in {other.corpus} ({other.corpus_dir}) and in {choice.corpus} "
+                    f"({choice.corpus_dir}); leave a part of one of them out (sets)"
+                )
+            self._owners[kind, name] = choice
 
 
-def _read_audiomnist(order: Order) -> Contents:
-    return Contents(audiomnist.prepare(order.corpus_dir, order.options.audiomnist, order.run_jobs))
+def summarize(utterances: Iterable[Source]) -> dict[str, SplitSummary]:
+    """Return the counts of each split, in the order in which the splits first occur."""
+    by_split: dict[str, list[Source]] = {}
+    for source in utterances:
+        by_split.setdefault(source.split, []).append(source)
+    return {
+        split: SplitSummary(
+            speakers=len({source.speaker for source in members}),
+            utterances=len(members),
+            hours=sum(source.duration for source in members) / 3600,
+        )
+        for split, members in by_split.items()
+    }
 
 
-def _read_ready(order: Order) -> Contents:
-    options = order.options
-    return Contents(ready.prepare(order.corpus_dir, options.valid_fraction, options.test_fraction, order.seed))
+# ---------------------------------------------------------------------------------------------------------------------
+# The corpora. Most readers need no options; those that do are the functions below.
 
 
-def _read_sre(order: Order) -> Contents:
-    options, utterances = order.options, sre.prepare(order.corpus_dir, order.run_jobs)
-    return Contents(ready.fill_splits(utterances, options.valid_fraction, options.test_fraction, order.seed))
+def _sessions(read: Callable[[Path, RunJobs], Parts]) -> Callable[[ReadRequest], CorpusContents]:
+    """Return the reader of a corpus of recorded sessions that needs no options."""
+    return lambda request: CorpusContents(parts=read(request.corpus_dir, request.run_jobs))
 
 
-def _read_own_sessions(order: Order) -> Contents:
-    options = order.options
-    fractions = options.valid_fraction, options.test_fraction
-    return Contents(parts=own_sessions.read(order.corpus_dir, order.run_jobs, *fractions, order.seed))
+def _read_espeak(request: ReadRequest) -> CorpusContents:
+    return CorpusContents(espeak.prepare(request.options.espeak, request.out_dir, request.seed, request.run_jobs))
 
 
-def _read_ami(order: Order) -> Contents:
-    options = order.options.ami
-    parts = ami.read(order.corpus_dir, order.run_jobs, options)
-    return Contents(parts=parts, published=ami.PUBLISHED[options.microphone])
+def _read_audiomnist(request: ReadRequest) -> CorpusContents:
+    return CorpusContents(audiomnist.prepare(request.corpus_dir, request.options.audiomnist, request.run_jobs))
 
 
-def _read_librispeechmix(order: Order) -> Contents:
-    utterances = librispeechmix.read_sources(order.corpus_dir, order.run_jobs)
-    return Contents(utterances, mixtures=librispeechmix.read_mixtures(order.corpus_dir))
+def _read_librispeech(request: ReadRequest) -> CorpusContents:
+    return CorpusContents(librispeech.prepare(request.corpus_dir, request.run_jobs))
+
+
+def _read_librispeechmix(request: ReadRequest) -> CorpusContents:
+    utterances = librispeechmix.read_sources(request.corpus_dir, request.run_jobs)
+    return CorpusContents(utterances, mixtures=librispeechmix.read_mixtures(request.corpus_dir))
+
+
+def _read_ami(request: ReadRequest) -> CorpusContents:
+    options = request.options.ami
+    parts = ami.read(request.corpus_dir, request.run_jobs, options)
+    return CorpusContents(parts=parts, published=ami.PUBLISHED[options.microphone])
+
+
+def _read_sre(request: ReadRequest) -> CorpusContents:
+    options, utterances = request.options, sre.prepare(request.corpus_dir, request.run_jobs)
+    return CorpusContents(
+        own_sources.fill_splits(utterances, options.valid_fraction, options.test_fraction, request.seed)
+    )
+
+
+def _read_own_sources(request: ReadRequest) -> CorpusContents:
+    options = request.options
+    return CorpusContents(
+        own_sources.prepare(request.corpus_dir, options.valid_fraction, options.test_fraction, request.seed)
+    )
+
+
+def _read_own_sessions(request: ReadRequest) -> CorpusContents:
+    fractions = request.options.valid_fraction, request.options.test_fraction
+    return CorpusContents(parts=own_sessions.read(request.corpus_dir, request.run_jobs, *fractions, request.seed))
 
 
 CORPORA = {
     "espeak": Corpus(_read_espeak, ""),
     "audiomnist": Corpus(_read_audiomnist, "git clone of github.com/soerenab/AudioMNIST"),
-    "librispeech": Corpus(_sources(librispeech.prepare), "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
+    "librispeech": Corpus(_read_librispeech, "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
     "fisher": Corpus(
         _sessions(fisher.read),
         "Fisher English is LDC2004S13, LDC2004T19, LDC2005S13 and LDC2005T19 in one folder",
@@ -337,5 +411,5 @@ CORPORA = {
     "sessions": Corpus(
         _read_own_sessions, "your own: a folder of recordings with RTTM, a manifest, or a Kaldi data directory"
     ),
-    "sources": Corpus(_read_ready, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
+    "sources": Corpus(_read_own_sources, "a sources.jsonl of single-speaker utterances, or the folder that holds it"),
 }

@@ -238,7 +238,7 @@ _WORD = re.compile(r"[a-z']+")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What the synthesizer is given, and where its words stand in it."""
+    """The text for the synthesizer, and the places of its words."""
 
     spoken: str
 
@@ -258,9 +258,9 @@ class Sentence:
 
 
 def make_sentence(seed: int, speaker: str, index: int, alternatives: int | None = None) -> Sentence:
-    """The `index`-th sentence of a speaker: the same on every machine and in any order of calls.
+    """Return the `index`-th sentence of a speaker: the same on every machine and in any order of calls.
 
-    With `alternatives`, of each rule only the first so many: fewer words, for models that have minutes to learn them.
+    `alternatives` limits each rule to its first alternatives: fewer words, for models that train in minutes.
     """
     rng = stable_random(seed, speaker, index)
     kind = rng.choices(list(KINDS), weights=list(KINDS.values()))[0]
@@ -271,17 +271,17 @@ def make_sentence(seed: int, speaker: str, index: int, alternatives: int | None 
 
 
 def vocabulary(alternatives: int | None = None) -> set[str]:
-    """Every word that a sentence can hold."""
+    """Return every word that a sentence can contain."""
     templates = [template for rule in GRAMMAR.values() for template in rule[:alternatives]]
     return {word for template in templates for word in _WORD.findall(_SLOT.sub(" ", template))}
 
 
 def _is_natural(words: list[str]) -> bool:
-    """Nobody says "rice and rice", or more than a breath allows."""
+    """Return whether no content word is repeated, as in "rice and rice", and one breath is enough."""
     content = [word for word in words if word not in FUNCTION_WORDS]
     return len(words) <= MAX_WORDS and len(set(content)) == len(content)
 
 
 def _expand(rule: str, rng: random.Random, alternatives: int | None) -> str:
-    """One alternative of the rule, with its slots filled from left to right."""
+    """Return one alternative of the rule, with its slots filled from left to right."""
     return _SLOT.sub(lambda slot: _expand(slot[1], rng, alternatives), rng.choice(GRAMMAR[rule][:alternatives]))

@@ -1,4 +1,4 @@
-"""Train, valid and test speakers for a corpus that does not say which are which."""
+"""Random choices that follow from the seed and an id; train, valid and test speakers for a corpus without splits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def stable_random(*parts: object) -> random.Random:
 
 
 def split_speakers(genders: Mapping[str, str], n_valid: int, n_test: int, seed: int = 0) -> dict[str, str]:
-    """The split of every speaker; no speaker is in two, and each split has its share of each gender.
+    """Return the split of every speaker; no speaker is in two, and each split has its share of each gender.
 
-    The speakers are sorted by gender, shuffled within it, and the test speakers taken at even distances from that
-    list; then the validation speakers from what is left. So the result depends on the set of speakers and the seed
-    only, never on the order in which a corpus lists them.
+    The speakers are sorted by gender and shuffled within it. The test speakers are taken at even distances from that
+    list, then the validation speakers from the rest. So the result depends only on the set of speakers and the seed,
+    not on the order in which a corpus lists them.
     """
     if n_valid + n_test >= len(genders):
         raise ValueError(
@@ -36,7 +36,7 @@ def split_speakers(genders: Mapping[str, str], n_valid: int, n_test: int, seed: 
 
 
 def share(fraction: float, n_speakers: int) -> int:
-    """How many speakers a fraction stands for: at least one if any is wanted and three splits can be filled."""
+    """Return how many of the speakers a fraction is: at least one if it is above 0 and three splits can be filled."""
     wanted = 1 if fraction > 0 and n_speakers >= 3 else 0
     return max(wanted, round(fraction * n_speakers))
 

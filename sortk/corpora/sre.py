@@ -5,11 +5,11 @@
     segments, text                                      optional
 
 The keys of these evaluations differ from year to year; Kaldi's recipes (egs/sre08, sre10, sre16) turn each into such a
-directory. In their wav.scp a pipe picks one side of a call with sph2pipe; sortk runs no pipes, so the sides have to be
-written to files first (docs/corpora.md has the loop). A file with both sides would be two speakers, and is refused.
+directory. In their wav.scp a pipe selects one side of a call with sph2pipe; sortk runs no pipes, so the sides have to
+be written to files first (docs/corpora.md has the loop). A file with both sides would be two speakers, and is refused.
 
-Without `segments` an utterance is a whole side, minutes of it silent; stage 1 finds the speech in it by its energy.
-Nobody has written down what is said, unless there is a `text`. The directory has no splits: the registry makes them.
+Without `segments` an utterance is an entire side, minutes of it silent; stage 1 finds the speech in it by its energy.
+Without `text` there are no transcripts. The directory has no splits: the registry makes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sortk.records import RunJobs, Segment, Source
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a call, with what is said on it."""
+    """One side of a call, with its segments."""
 
     recording: str
     audio_path: Path
@@ -33,7 +33,7 @@ class Side:
 
 
 def prepare(corpus_dir: Path, run_jobs: RunJobs) -> list[Source]:
-    """All utterances, without splits; FileNotFoundError for the first file that is missing."""
+    """Return all utterances, without splits; raise FileNotFoundError for the first file that is missing."""
     data = kaldi.read(corpus_dir)
     segments: dict[str, list[Segment]] = {name: [] for name in data.recordings}
     for segment in data.segments:
@@ -44,7 +44,7 @@ def prepare(corpus_dir: Path, run_jobs: RunJobs) -> list[Source]:
 
 
 def read_utterances(side: Side, wav_scp: Path) -> list[Source]:
-    """The utterances of one side; an error if its file is not there, or has both sides."""
+    """Return the utterances of one side; raise an error if its file is missing, or has both sides."""
     if not side.audio_path.is_file():
         raise FileNotFoundError(f"{side.audio_path}: no such file, but {wav_scp} names it for {side.recording}")
     info = audio.info(side.audio_path)
@@ -52,7 +52,7 @@ def read_utterances(side: Side, wav_scp: Path) -> list[Source]:
         raise FormatError(
             side.audio_path,
             None,
-            f"has {info.channels} channels, which are as many speakers; write each to a file of its own, e.g. with "
+            f"has {info.channels} channels, each another speaker; write each channel to its own file, e.g. with "
             f"sph2pipe -p -f wav -c 1 {side.audio_path.name} {side.audio_path.stem}-A.wav",
         )
     return [

@@ -1,8 +1,8 @@
 """The espeak-ng library of the package `espeakng-loader`, driven through ctypes: text in, samples and word times out.
 
 espeak-ng calls back with blocks of samples and with events. Each event carries the sample at which it happens; WORD
-events tell the place of a word in the text, PHONEME events its sounds and the pauses around it. So the word times are
-those of the synthesis itself and not an estimate. (Constants and structures: espeak-ng's speak_lib.h.)
+events give the place of a word in the text, PHONEME events its sounds and the pauses around it. So the word times are
+those of the synthesis, not an estimate. (Constants and structures: espeak-ng's speak_lib.h.)
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Synthesizer:
         self._blocks: list[Int16] = []
         self._words: dict[int, int] = {}
         self._pauses: list[int] = []
-        self._callback = _Callback(self._receive)  # kept here, for the library does not own it
+        self._callback = _Callback(self._receive)  # kept here, because the library does not own it
         self._sample_rate = self._initialize()
         library.espeak_SetSynthCallback(self._callback)
         library.espeak_ng_SetRandSeed(ctypes.c_long(seed))  # breath and roughness are random, seeded with the time
         self._set_voice(voice)
 
     def speak(self, text: str, word_positions: Sequence[int]) -> Speech:
-        """Speaks the text, whose words start at the given characters."""
+        """Synthesize the text, whose words start at the given characters."""
         self._blocks, self._words, self._pauses = [], {}, []
         encoded = _SPACE_INSIDE_CLAUSE.sub("\u00a0", text).encode()
         size = ctypes.c_size_t(len(encoded) + 1)
@@ -131,8 +131,8 @@ class Synthesizer:
 
 @contextmanager
 def _errors_of_callbacks() -> Iterator[None]:
-    """An exception in a callback, such as that of Ctrl-C, is raised when the call is over. ctypes would only print it,
-    and the speech would lack a block."""
+    """Raise an exception of a callback, such as that of Ctrl-C, when the call is over. ctypes would only print it, and
+    a block of speech would be missing."""
     ignored: list[BaseException | None] = []
     before = sys.unraisablehook
     sys.unraisablehook = lambda about: ignored.append(about.exc_value)
@@ -153,14 +153,14 @@ def _until_terminated(events: Any) -> Iterator[_Event]:
 
 @contextmanager
 def open_synthesizer(voice: Voice, seed: int) -> Iterator[Synthesizer]:
-    """A synthesizer whose speech depends on the voice, the seed and what it has said since it was opened.
+    """Open a synthesizer whose speech depends on the voice, the seed and what it has spoken since it was opened.
 
     espeak-ng keeps the phases of its oscillators in global variables that not even espeak_Initialize resets, so the
     same sentence sounds a little different the second time. A freshly loaded library starts from zero.
     """
     path = str(espeakng_loader.get_library_path())
     if _is_loaded(path):
-        raise OSError(f"{path} is in use in this process already; its speech would depend on what it said before")
+        raise OSError(f"{path} is in use in this process already; its speech would depend on what it spoke before")
     library = ctypes.CDLL(path)
     try:
         yield Synthesizer(library, voice, seed)
@@ -186,7 +186,7 @@ def _unload(library: ctypes.CDLL) -> None:
 def time_words(
     word_positions: Sequence[int], word_starts: dict[int, int], pauses: Sequence[int], n_samples: int
 ) -> list[tuple[int, int]]:
-    """First and last (exclusive) sample of each word.
+    """Return the first and last (exclusive) sample of each word.
 
     `word_starts` maps the position of a word in the text to the sample of its WORD event. A word ends where the next
     one starts, or where the silence before that starts. A word without an event of its own was joined with the word

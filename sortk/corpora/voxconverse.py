@@ -3,7 +3,7 @@
     dev/<clip>.rttm                    test/<clip>.rttm
     audio/<clip>.wav                   voxconverse_test_wav/<clip>.wav
 
-The audio may also lie beside the RTTM files, or in dev/audio/ and test/audio/. There are no transcripts.
+The audio may also be beside the RTTM files, or in dev/audio/ and test/audio/. There are no transcripts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, read_sessions
 from sortk.formats import audio, rttm
 from sortk.formats.files import FormatError
 from sortk.records import RunJobs
@@ -26,26 +26,26 @@ PUBLISHED = {"dev": Published(216, 20.3), "test": Published(232, 43.5)}
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs) -> Parts:
-    """The clips of both parts, as far as their audio is there."""
+    """Return the clips of the parts that are on disk."""
     audio_of = {part: _find_clips(corpus_dir, part) for part in AUDIO_FOLDERS}
     if not any(audio_of.values()):
         raise FileNotFoundError(f"{corpus_dir / 'dev'}: no .rttm file here; --corpus-dir must be a git checkout")
     return read_sessions(partial(read_clip, corpus_dir), find_parts(audio_of), run_jobs)
 
 
-def read_clip(corpus_dir: Path, clip: str, audio_path: Path) -> Recorded:
-    """One clip. spk00 is somebody else in every clip, so the name of the clip becomes a part of the speaker's."""
+def read_clip(corpus_dir: Path, clip: str, audio_path: Path) -> RecordedSession:
+    """Read one clip. spk00 is another person in each clip, so the name of the clip is put before it."""
     path = next(path for part in AUDIO_FOLDERS if (path := corpus_dir / part / f"{clip}.rttm").is_file())
     segments = rttm.read(path)
     for segment in segments:
         if segment.session_id != clip:
             raise FormatError(path, None, f"has a segment of another clip, {segment.session_id}")
     named = tuple(replace(segment, speaker=f"{clip}-{segment.speaker}") for segment in segments)
-    return Recorded(clip, audio_path, audio.info(audio_path).seconds, named)
+    return RecordedSession(clip, audio_path, audio.info(audio_path).seconds, named)
 
 
 def _find_clips(corpus_dir: Path, part: str) -> dict[str, Path]:
-    """The clips that have an RTTM file, and where their audio is or would be."""
+    """Return the clips with an RTTM file, and where their audio is or should be."""
     folders = [corpus_dir / folder for folder in AUDIO_FOLDERS[part]]
     clips = sorted(path.stem for path in (corpus_dir / part).glob("*.rttm"))
     return {

@@ -1,16 +1,17 @@
 """Stage 2: annotated sessions -> windows for the diarizer and samples for MS-ASR (the paper's Data Cleaning).
 
     session --load, repair--> turns, words --refine--> tight turns --cut--> pieces --rules--> kept | rejected
+            (recordings.py)                (refine.py)              (windows.py)
 
-    diar/     windows that a diarizer learns from
-    asr/      samples of 10 to 20 s that an MS-ASR learns from, by the rules of Appendix A; validation has them too, so
-              that its loss is one of samples like those of training
+    diar/     windows to train a diarizer on
+    asr/      samples of 10 to 20 s to train MS-ASR on, by the rules of Appendix A; validation has them too, so that
+              the validation loss is measured on samples like those of training
     scored/   samples of 10 to 20 s that cover every word: what stage 8 scores, if the set is one that it scores
 
 Nothing is copied: a piece is a line of a manifest that names the original audio with offset and duration, the refined
-RTTM of the whole recording, and its transcript. The pieces of each output tile
-the recording, so kept and rejected time add up to it.
-A session is one unit of work, and its result file is written last: a killed run goes on with the first one missing.
+RTTM of the entire recording, and its transcript. The pieces of each output tile the recording, so kept and rejected
+time add up to its duration.
+A session is one unit of work, and its result file is written last: a killed run continues with the first one missing.
 """
 
 from __future__ import annotations
@@ -19,44 +20,117 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
-from sortk.corpora.recorded import CORPUS_KEY
 from sortk.corpora.registry import CORPORA
+from sortk.corpora.sessions import CORPUS_KEY
 from sortk.corpora.splits import stable_random
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
 from sortk.formats.files import atomic_text, check_file_name, is_file, quote
 from sortk.formats.objects import read_own
+from sortk.options import Options, option
 from sortk.prepare.activity import DetectorOptions, detect_speech
-from sortk.prepare.clean_options import CleanOptions
-from sortk.prepare.clean_summary import OUTPUTS, CleanSummary
-from sortk.prepare.posteriors import find_speakers
-from sortk.prepare.recordings import Recording, Turns, load_recording
-from sortk.prepare.refine import refine_turns
-from sortk.prepare.rules import (
+from sortk.prepare.recordings import load_recording
+from sortk.prepare.refine import find_speakers, refine_turns
+from sortk.prepare.timestamps import TimestampOptions
+from sortk.prepare.windows import (
     Excerpt,
     RecordingView,
-    end_rules,
+    Rule,
+    count_word_cuts,
+    cut_samples,
+    cut_scored,
+    cut_windows,
+    cuts_words,
+    find_gaps,
+    find_violation,
+    has_no_cut,
+    has_no_speech,
     has_no_words,
-    judge,
-    sample_rules,
-    scored_rules,
-    start_rules,
-    window_rules,
+    has_too_many_speakers,
+    is_too_short,
+    overlaps_at_end,
+    overlaps_at_start,
+    starts_with_fillers,
 )
-from sortk.prepare.timestamps import TimestampOptions
-from sortk.prepare.verdict import Kept, Verdict, piece_id, rejected_line
-from sortk.prepare.windows import count_word_cuts, cut_samples, cut_scored, cut_windows, find_gaps
 from sortk.records import RunJobs, Segment, Session
-from sortk.spans import Profile, Span, to_seconds, to_us
-
-__all__ = ["CleanOptions", "CleanSummary", "clean_session", "clean_sets", "find_refined"]
+from sortk.spans import Span, to_seconds, to_us
 
 log = logging.getLogger(__name__)
+
+OUTPUTS = ("diar", "asr", "scored")
+DIARIZER_THRESHOLD = 0.5  # posterior from which on a speaker is active
+WINDOW_MIN_SECONDS = 10.0  # left for the last window of a longer recording
+WINDOW_SEARCH_SECONDS = 10.0  # before the limit of a window, in which the best place to cut is looked for
+EDGE_SECONDS = 0.5  # overlap so close to the first or last speech is at the beginning or end
+
+# fmt: off
+FILLERS = {
+    "en": ("ah", "aha", "eh", "er", "erm", "hm", "hmm", "huh", "mhm", "mm", "mm-hm", "mm-hmm", "mmm", "oh", "ok",
+           "okay", "right", "so", "uh", "uh-huh", "uhuh", "um", "well", "yeah", "yep", "yup"),
+    "de": ("ach", "ah", "also", "genau", "hm", "hmm", "ja", "mhm", "na", "oh", "okay", "so", "ä", "äh", "ähm", "öh"),
+    "es": ("ah", "ajá", "bueno", "eh", "em", "este", "hm", "mm", "oh", "pues", "sí", "vale"),
+    "fr": ("ah", "bah", "ben", "bon", "eh", "euh", "hein", "hm", "hum", "mm", "oh", "ok", "ouais", "oui", "voilà"),
+    "zh": ("呃", "哎", "哦", "啊", "喔", "嗯", "噢", "对", "是", "那个", "额"),
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class CleanOptions(Options):
+    """Settings of cleaning; the defaults are the paper's where it gives one."""
+
+    FIXED = MappingProxyType(
+        {  # see sortk/options.py
+            "diarizer_threshold": DIARIZER_THRESHOLD,
+            "edge_seconds": EDGE_SECONDS,
+            "sad_min_silence_seconds": DetectorOptions().min_silence_seconds,
+            "sad_min_speech_seconds": DetectorOptions().min_speech_seconds,
+            "sad_pad_seconds": DetectorOptions().pad_seconds,
+            "window_min_seconds": WINDOW_MIN_SECONDS,
+            "window_search_seconds": WINDOW_SEARCH_SECONDS,
+        }
+    )
+
+    check_audio: bool = True  # false: the audio may be missing on this machine, if the manifest has the durations
+    sad: Literal["silero", "none"] = "silero"  # what refines the annotation; none keeps it
+    sad_threshold: float = option(0.5, above=0, below=1)  # probability of speech; the default is silero-vad's own
+    outward_seconds: float = option(0.1, at_least=0)  # a boundary moves outward at most by this much
+    max_speakers: int = option(4, at_least=1)  # in a window or a sample
+    window_max_seconds: float = option(90.0, above=WINDOW_MIN_SECONDS + WINDOW_SEARCH_SECONDS)  # diarization window
+    sample_min_seconds: float = option(10.0, above=0)  # MS-ASR sample
+    sample_max_seconds: float = 20.0
+    max_edge_overlap_seconds: float = option(1.0, at_least=0)  # longer overlap at the beginning or end drops a sample
+    # Corpora, or sets, whose annotation is refined by `sad` and `diarizer`; empty: all.
+    refine: tuple[str, ...] = option((), hash_only_if_set=True)
+    # A trained diarizer, folder or .nemo, whose posteriors refine the annotation, too.
+    diarizer: str = option("", hash_only_if_set=True)
+    # Corpus, or set -> samples that are drawn from it for asr/; others contribute all their samples.
+    max_samples: dict[str, int] = option(default_factory=dict, at_least=1, hash_only_if_set=True)
+    max_filler_words: int = option(2, at_least=0)  # a sample is dropped if its first speaker says only so many fillers
+    filler_lang: str = ""  # language of the list to use; empty: that of the transcripts
+    fillers: dict[str, tuple[str, ...]] = option(default_factory=lambda: dict(FILLERS))  # by language, lower case
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sample_min_seconds > self.sample_max_seconds:
+            raise ValueError(
+                f"sample_min_seconds must be at most sample_max_seconds ({self.sample_max_seconds:g}), "
+                f"got {self.sample_min_seconds:g}"
+            )
+        if self.filler_lang not in ("", *self.fillers):
+            known = ", ".join(sorted(self.fillers)) or "none"
+            raise ValueError(f"no fillers for language {self.filler_lang!r}, only for {known}")
+
+    def find_fillers(self, transcript_lang: str) -> frozenset[str]:
+        """Return the fillers for transcripts in a language such as de_DE; empty, so that the rule has no effect,
+        without a list."""
+        return frozenset(self.fillers.get(self.filler_lang or transcript_lang[:2].lower(), ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +147,14 @@ class CleanPaths:
 
     @property
     def transcripts(self) -> Path:
-        """There even if no session has one: stage 3 reads it."""
+        """Exists even if no session has a transcript: stage 3 reads it."""
         return self.out / "seglst"
 
     def seglst(self, session: Session) -> Path:
         return self.transcripts / f"{session.session_id}.json"
 
     def result(self, session: Session) -> Path:
-        """Written last: where it is, the session is done."""
+        """Written last: when it is there, the session is complete."""
         return self.out / "sessions" / f"{session.session_id}.json"
 
     @property
@@ -101,9 +175,9 @@ def clean_sets(
     probs_dir: Path | None = None,
     seed: int = 0,
 ) -> dict[str, CleanSummary]:
-    """Cleans several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all.
+    """Clean several sets into one folder: the manifests of each; rejected.jsonl and summary.json for all.
 
-    `words` are the options of stage 3, so that cuts made here lie between the words that it will find. `probs_dir`
+    `words` are the options of stage 3, so that cuts made here are between the words that it will find. `probs_dir`
     holds posteriors of a trained diarizer, <session id>.npy or <audio's name>.npy, of the sessions to refine.
     """
     paths, summaries = CleanPaths(out), {}
@@ -121,7 +195,7 @@ def clean_sets(
             summary.add(of_session)
         not_drawn = _find_not_drawn(sessions, paths, set_name, options.max_samples, seed)
         for _, kept in not_drawn:
-            summary.outputs["asr"].drop("max_samples", kept.end - kept.start, kept.speech_us, kept.n_words)
+            summary.outputs["asr"].drop("max_samples", kept)
         for output in OUTPUTS:
             left_out = {(session_id, kept.start) for session_id, kept in not_drawn} if output == "asr" else set()
             manifest.write(paths.manifest(output, set_name), _read_pieces(sessions, paths, output, left_out))
@@ -165,10 +239,32 @@ def _check_names(sets: Mapping[str, Sequence[Session]], names: Iterable[str], ke
             raise ValueError(f"clean.{key} names {quote(name)}, which is neither a corpus nor a set; known: {known}")
 
 
+def _check_sessions(sessions: Sequence[Session]) -> None:
+    """Raise a ValueError if output files of two sessions would have the same name, or an RTTM cannot be theirs.
+
+    A session may be in several sets. A file about one session may use any name for it, but then several recordings
+    cannot share it.
+    """
+    seen: dict[str, Session] = {}
+    by_rttm: defaultdict[Path, list[Session]] = defaultdict(list)
+    for session in sessions:
+        name = session.session_id
+        if seen.setdefault(check_file_name(name), session) != session:
+            raise ValueError(f"two sessions have the id {quote(name)}; their files would overwrite each other")
+        if session.rttm_path is not None:
+            by_rttm[session.rttm_path].append(session)
+    for rttm_path, sharing in by_rttm.items():
+        if len({session.audio_path for session in sharing}) > 1 and is_file(rttm_path):
+            only = only_name(rttm_path)
+            if only is not None and not any(only in own_names(session) for session in sharing):
+                others = f"{quote(sharing[0].session_id)} and {len(sharing) - 1} more sessions of several recordings"
+                raise ValueError(f"{rttm_path}: is about session {quote(only)}, but {others} name it as theirs")
+
+
 def _find_not_drawn(
     sessions: Sequence[Session], paths: CleanPaths, set_name: str, max_samples: Mapping[str, int], seed: int
 ) -> list[tuple[str, Kept]]:
-    """Return the samples that are too many: of each corpus, or set, all but `max_samples` drawn by the seed."""
+    """Return the surplus samples: of each corpus, or set, all but `max_samples` drawn by the seed."""
     surplus: dict[tuple[str, int], Kept] = {}
     for name, count in max_samples.items():
         samples = [
@@ -182,122 +278,6 @@ def _find_not_drawn(
             left = (sample for number, sample in enumerate(samples) if number not in drawn)
             surplus |= {(session_id, kept.start): kept for session_id, kept in left}
     return [(session_id, kept) for (session_id, _), kept in surplus.items()]
-
-
-def _check_sessions(sessions: Sequence[Session]) -> None:
-    """Files are named after sessions, so their ids must be different and fit for names; and see `_check_sharing`. A
-    session may be in several sets."""
-    seen: dict[str, Session] = {}
-    by_rttm: defaultdict[Path, list[Session]] = defaultdict(list)
-    for session in sessions:
-        name = session.session_id
-        if seen.setdefault(check_file_name(name), session) != session:
-            raise ValueError(f"two sessions have the id {quote(name)}; their files would overwrite each other")
-        if session.rttm_path is not None:
-            by_rttm[session.rttm_path].append(session)
-    for rttm_path, sharing in by_rttm.items():
-        if len({session.audio_path for session in sharing}) > 1 and is_file(rttm_path):
-            _check_sharing(rttm_path, sharing)
-
-
-def _check_sharing(rttm_path: Path, sharing: Sequence[Session]) -> None:
-    """A file about one session may have any name in it, but then it cannot be about several recordings."""
-    name = only_name(rttm_path)
-    if name is not None and not any(name in own_names(session) for session in sharing):
-        others = f"{quote(sharing[0].session_id)} and {len(sharing) - 1} more sessions of several recordings"
-        raise ValueError(f"{rttm_path}: is about session {quote(name)}, but {others} name it as theirs")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One session
-
-
-def clean_session(
-    options: CleanOptions, words: TimestampOptions, out: Path, probs_dir: Path | None, job: tuple[Session, bool]
-) -> CleanSummary:
-    """Reads, refines (if the job says so), cuts and judges one session, and writes its files; one that is done is only
-    counted."""
-    paths, (session, is_refined) = CleanPaths(out), job
-    if paths.result(session).exists():
-        return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
-    recording = load_recording(session, words, options.check_audio)
-    turns, n_undetected = recording.turns, 0
-    if is_refined:
-        turns, n_undetected = refine_recording(recording, session, options, probs_dir)
-    view = RecordingView(recording, turns, Profile(span for spans in turns.values() for span in spans))
-    gaps = find_gaps(recording.words, recording.span)
-    windows = cut_into_windows(recording.span, gaps, view, options)
-    min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
-    scored = [view.sample(piece) for piece in cut_scored(recording.span, gaps, view.profile, min_us, max_us)]
-    repairs = recording.repairs + Counter(
-        no_speech_kept=n_undetected,
-        word_cut_by_window=count_word_cuts([window.span for window in windows], gaps),
-        word_cut_by_scored=count_word_cuts([piece.span for piece in scored], gaps),
-    )
-    verdict = Verdict(session.session_id, CleanSummary(1, repairs=dict(repairs)))
-    verdict.reject_outside(recording.outside)
-    verdict.judge("diar", windows, window_rules(options))
-    if recording.entries is None:
-        for output in ("asr", "scored"):
-            verdict.judge(output, [view.sample(recording.span)], {"no_transcript": has_no_words})
-    else:
-        fillers = options.find_fillers(words.lang)
-        samples = cut_into_samples(recording.span, gaps, view, options, fillers)
-        verdict.judge("asr", samples, sample_rules(options, fillers))
-        verdict.judge("scored", scored, scored_rules())
-        seglst.write(paths.seglst(session), recording.entries)
-    rttm.write(paths.rttm(session), _as_segments(recording.session_id, turns))
-    with atomic_text(paths.result(session)) as file:
-        json.dump(verdict.to_json(), file)
-    return verdict.summary
-
-
-def refine_recording(
-    recording: Recording, session: Session, options: CleanOptions, probs_dir: Path | None
-) -> tuple[Turns, int]:
-    """The turns with tight boundaries, and how many stay because nothing was heard in them."""
-    if not recording.turns or (options.sad == "none" and probs_dir is None):
-        return recording.turns, 0
-    detector = DetectorOptions(
-        options.sad_threshold,
-        options.sad_min_speech_seconds,
-        options.sad_min_silence_seconds,
-        options.sad_pad_seconds,
-    )
-    speech = detect_speech(session.audio_path, recording.span, detector) if options.sad == "silero" else None
-    heard: dict[str, list[Span]] = {}
-    if probs_dir is not None:
-        heard = find_speakers(recording, posteriors.find(probs_dir, session), options.diarizer_threshold)
-    return refine_turns(recording.turns, speech, heard, to_us(options.outward_seconds))
-
-
-def cut_into_windows(span: Span, gaps: Sequence[Span], view: RecordingView, options: CleanOptions) -> list[Excerpt]:
-    """Pieces for the diarizer, before any rule."""
-    lengths = (options.window_min_seconds, options.window_max_seconds, options.window_search_seconds)
-    return [view.window(window) for window in cut_windows(span, gaps, view.profile, *map(to_us, lengths))]
-
-
-def cut_into_samples(
-    span: Span, gaps: Sequence[Span], view: RecordingView, options: CleanOptions, fillers: Collection[str]
-) -> list[Excerpt]:
-    """Pieces for MS-ASR, before any rule; but cuts are preferred that leave the rules nothing to drop."""
-    min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
-    before, after = end_rules(options), start_rules(options, fillers)
-
-    def is_good_cut(start: int, cut: int) -> bool:
-        following = (cut, min(cut + min_us, span[1]))
-        return not judge(view.sample((start, cut)), before) and not judge(view.sample(following), after)
-
-    samples = cut_samples(span, gaps, view.profile, min_us, max_us, is_good_cut)
-    return [view.sample(sample) for sample in samples]
-
-
-def _as_segments(session_id: str, turns: Turns) -> list[Segment]:
-    return [
-        Segment(session_id, speaker, to_seconds(start), to_seconds(end))
-        for speaker, spans in turns.items()
-        for start, end in spans
-    ]
 
 
 def _read_pieces(
@@ -319,13 +299,280 @@ def _read_pieces(
             )
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# One session
+
+
+def clean_session(
+    options: CleanOptions, words: TimestampOptions, out: Path, probs_dir: Path | None, job: tuple[Session, bool]
+) -> CleanSummary:
+    """Read, refine (if the job says so), cut and filter one session, and write its files. Only count a session that is
+    complete already."""
+    paths, (session, is_refined) = CleanPaths(out), job
+    if paths.result(session).exists():
+        return CleanSummary.from_json(_read_result(paths.result(session))["counts"])
+    recording = load_recording(session, words, options.check_audio)
+    span, turns, n_undetected = recording.span, recording.turns, 0
+    if is_refined and turns and (options.sad == "silero" or probs_dir is not None):
+        speech, speaker_speech = None, dict[str, list[Span]]()
+        if options.sad == "silero":
+            speech = detect_speech(session.audio_path, span, DetectorOptions(options.sad_threshold))
+        if probs_dir is not None:
+            speaker_speech = find_speakers(recording, posteriors.find(probs_dir, session), DIARIZER_THRESHOLD)
+        turns, n_undetected = refine_turns(turns, speech, speaker_speech, to_us(options.outward_seconds))
+
+    view = RecordingView(recording, turns)
+    gaps = find_gaps(recording.words, span)
+    lengths = (WINDOW_MIN_SECONDS, options.window_max_seconds, WINDOW_SEARCH_SECONDS)
+    windows = [view.window(window) for window in cut_windows(span, gaps, view.profile, *map(to_us, lengths))]
+    min_us, max_us = to_us(options.sample_min_seconds), to_us(options.sample_max_seconds)
+    scored = [view.sample(piece) for piece in cut_scored(span, gaps, view.profile, min_us, max_us)]
+    repairs = recording.repairs + Counter(
+        no_speech_kept=n_undetected,
+        word_cut_by_window=count_word_cuts([window.span for window in windows], gaps),
+        word_cut_by_scored=count_word_cuts([piece.span for piece in scored], gaps),
+    )
+    result = CleanResult(session.session_id, CleanSummary(1, repairs=dict(repairs)))
+    result.reject_outside(recording.outside)
+    result.apply("diar", windows, window_rules(options))
+    if recording.entries is None:
+        for output in ("asr", "scored"):
+            result.apply(output, [view.sample(span)], {"no_transcript": has_no_words})
+    else:
+        fillers = options.find_fillers(words.lang)
+        before, after = end_rules(options), start_rules(options, fillers)
+
+        def is_good_cut(start: int, cut: int) -> bool:
+            """Return whether no rule about edges drops the sample before the cut or the one after it."""
+            following = (cut, min(cut + min_us, span[1]))
+            return not (
+                find_violation(view.sample((start, cut)), before) or find_violation(view.sample(following), after)
+            )
+
+        samples = cut_samples(span, gaps, view.profile, min_us, max_us, is_good_cut)
+        result.apply("asr", [view.sample(sample) for sample in samples], sample_rules(options, fillers))
+        # Appendix A is about training: a piece of a test set is left out only if it has no word.
+        result.apply("scored", scored, {"no_words": has_no_words})
+        seglst.write(paths.seglst(session), recording.entries)
+    segments = [
+        Segment(session.session_id, speaker, to_seconds(start), to_seconds(end))
+        for speaker, spans in turns.items()
+        for start, end in spans
+    ]
+    rttm.write(paths.rttm(session), segments)
+    with atomic_text(paths.result(session)) as file:
+        json.dump({"kept": result.kept, "rejected": result.rejected, "counts": asdict(result.summary)}, file)
+    return result.summary
+
+
+def window_rules(options: CleanOptions) -> dict[str, Rule]:
+    """Return what drops a diarization window, in this order."""
+    return {
+        "no_speech": has_no_speech,
+        "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
+    }
+
+
+def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
+    """Return what drops an MS-ASR sample, in this order."""
+    return {
+        "cut_word": cuts_words,
+        "too_short": partial(is_too_short, min_us=to_us(options.sample_min_seconds)),
+        "no_cut": partial(has_no_cut, max_us=to_us(options.sample_max_seconds)),
+        "no_words": has_no_words,
+        "max_speakers": partial(has_too_many_speakers, max_speakers=options.max_speakers),
+        **start_rules(options, fillers),
+        **end_rules(options),
+    }
+
+
+def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
+    """Return the rules about the beginning of a sample."""
+    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(EDGE_SECONDS)
+    return {
+        "overlap_start": partial(overlaps_at_start, max_us=max_us, edge_us=edge_us),
+        "filler_start": partial(starts_with_fillers, fillers=fillers, max_words=options.max_filler_words),
+    }
+
+
+def end_rules(options: CleanOptions) -> dict[str, Rule]:
+    """Return the rules about the end of a sample."""
+    max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(EDGE_SECONDS)
+    return {"overlap_end": partial(overlaps_at_end, max_us=max_us, edge_us=edge_us)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What was kept, rejected and repaired. Times are integer microseconds, so in = out + rejected, exactly.
+
+
+class Kept(NamedTuple):
+    """A piece that is kept; times in microseconds."""
+
+    start: int
+    end: int
+    n_speakers: int
+    speech_us: int  # with at least one speaker
+    n_words: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """The pieces of a session: kept, or rejected with rule and value; and counted."""
+
+    session_id: str
+    summary: CleanSummary
+    kept: dict[str, list[Kept]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})  # by output
+    rejected: list[dict[str, Any]] = field(default_factory=list)  # lines of rejected.jsonl
+
+    def apply(self, output: str, pieces: Sequence[Excerpt], rules: Mapping[str, Rule]) -> None:
+        """Keep or reject each piece by the rules, and count it."""
+        counts = self.summary.outputs[output]
+        for piece in pieces:
+            start, end = piece.span
+            if start == end:  # nothing is left of the session
+                continue
+            counts.us_in += end - start
+            counts.words_in += len(piece.words)
+            if violation := find_violation(piece, rules):
+                self._reject(output, piece.span, *violation)
+            else:
+                kept = Kept(start, end, len(piece.speakers), piece.speech_us, len(piece.words))
+                counts.keep(kept)
+                self.kept[output].append(kept)
+
+    def reject_outside(self, outside: Sequence[Span]) -> None:
+        """Reject, from all outputs, what the session's UEM leaves out. Value: its seconds."""
+        for output, counts in self.summary.outputs.items():
+            for start, end in outside:
+                counts.us_in += end - start
+                self._reject(output, (start, end), "outside_uem", to_seconds(end - start))
+
+    def _reject(self, output: str, span: Span, rule: str, value: float) -> None:
+        self.summary.outputs[output].reject(rule, span[1] - span[0])
+        self.rejected.append(rejected_line(self.session_id, output, span, rule, value))
+
+
+def rejected_line(session_id: str, output: str, span: Span, rule: str, value: float) -> dict[str, Any]:
+    """Return an entry of rejected.jsonl."""
+    seconds = to_seconds(span[1] - span[0])
+    return {"id": piece_id(session_id, span), "rule": rule, "value": value, "output": output, "seconds": seconds}
+
+
+def piece_id(session_id: str, span: Span) -> str:
+    """Return an id such as meeting1-0090000-0109500: start and end in milliseconds of the recording."""
+    start_ms, end_ms = (round(us / 1000) for us in span)
+    return f"{session_id}-{start_ms:07d}-{end_ms:07d}"
+
+
 def _read_result(path: Path) -> dict[str, Any]:
-    return read_own(path, _check_result)
+    def check(result: Any) -> dict[str, Any]:
+        rows = [row for output in result["kept"].values() for row in output]
+        if not all(isinstance(row, list) and len(row) >= 3 for row in rows) or not isinstance(result["rejected"], list):
+            raise ValueError("no lists of pieces")
+        CleanSummary.from_json(result["counts"])
+        return dict(result)
+
+    return read_own(path, check)
 
 
-def _check_result(result: Any) -> dict[str, Any]:
-    rows = [row for output in result["kept"].values() for row in output]
-    if not all(isinstance(row, list) and len(row) >= 3 for row in rows) or not isinstance(result["rejected"], list):
-        raise ValueError("no lists of pieces")
-    CleanSummary.from_json(result["counts"])
-    return dict(result)
+@dataclass
+class OutputCounts:
+    """Counts of one output."""
+
+    us_in: int = 0
+    us_out: int = 0
+    speech_us_out: int = 0  # of us_out: with at least one speaker
+    pieces_out: int = 0
+    words_in: int = 0
+    words_out: int = 0
+    us_rejected: dict[str, int] = field(default_factory=dict)  # by rule
+    pieces_rejected: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, kept: Kept, sign: int = 1) -> None:
+        """Count a piece as kept; with sign -1, no longer."""
+        self.us_out += sign * (kept.end - kept.start)
+        self.speech_us_out += sign * kept.speech_us
+        self.pieces_out += sign
+        self.words_out += sign * kept.n_words
+
+    def reject(self, rule: str, us: int) -> None:
+        """Count a piece as rejected by a rule."""
+        _add_counts(self.us_rejected, {rule: us})
+        _add_counts(self.pieces_rejected, {rule: 1})
+
+    def drop(self, rule: str, kept: Kept) -> None:
+        """Count a piece that was kept as rejected."""
+        self.keep(kept, sign=-1)
+        self.reject(rule, kept.end - kept.start)
+
+    def add(self, other: OutputCounts) -> None:
+        for name, value in vars(other).items():
+            if isinstance(value, dict):
+                _add_counts(getattr(self, name), value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+    def to_json(self) -> dict[str, Any]:
+        by_rule = {
+            rule: {"pieces": self.pieces_rejected[rule], **_time(us)} for rule, us in sorted(self.us_rejected.items())
+        }
+        return {
+            "in": _time(self.us_in),
+            "out": {"pieces": self.pieces_out, **_time(self.us_out)},
+            "rejected": {"pieces": sum(self.pieces_rejected.values()), **_time(sum(self.us_rejected.values()))},
+            "rejected_by_rule": by_rule,
+            "speech_out": _time(self.speech_us_out),
+            "words": {"in": self.words_in, "out": self.words_out},
+        }
+
+
+def _add_counts(counts: dict[str, int], others: Mapping[str, int]) -> None:
+    for name, count in others.items():
+        counts[name] = counts.get(name, 0) + count
+
+
+def _time(us: int) -> dict[str, float]:
+    return {"seconds": to_seconds(us), "hours": us / 3.6e9}
+
+
+@dataclass
+class CleanSummary:
+    """Counts of a set, or of one session."""
+
+    sessions: int = 0
+    outputs: dict[str, OutputCounts] = field(default_factory=lambda: {name: OutputCounts() for name in OUTPUTS})
+    repairs: dict[str, int] = field(default_factory=dict)  # by the names that recordings.py lists
+
+    def add(self, other: CleanSummary) -> None:
+        self.sessions += other.sessions
+        _add_counts(self.repairs, other.repairs)
+        for name, counts in other.outputs.items():
+            self.outputs[name].add(counts)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CleanSummary:
+        """Return a summary from the fields that `dataclasses.asdict` gives: those of a session's result file."""
+        outputs = {name: OutputCounts(**counts) for name, counts in values["outputs"].items()}
+        return cls(values["sessions"], outputs, dict(values["repairs"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of summary.json, in seconds and hours."""
+        outputs = {name: counts.to_json() for name, counts in self.outputs.items()}
+        return {"sessions": self.sessions, **outputs, "repairs": dict(sorted(self.repairs.items()))}
+
+    def __str__(self) -> str:
+        """Return a table: a block per output, in which out and the rejected rows sum up to in."""
+        lines = [f"{self.sessions} sessions"]
+        for name, counts in self.outputs.items():
+            lines += [f"{name:<26}{'pieces':>8}{'seconds':>16}{'hours':>11}{'share':>8}"]
+            rows: list[tuple[str, int | str, int]] = [
+                ("in", "", counts.us_in),
+                ("out", counts.pieces_out, counts.us_out),
+            ]
+            for rule, us in sorted(counts.us_rejected.items()):
+                rows.append((f"rejected: {rule}", counts.pieces_rejected[rule], us))
+            for label, pieces, us in [*rows, ("(speech in out)", "", counts.speech_us_out)]:
+                share = us / counts.us_in if counts.us_in else 0.0
+                lines += [f"  {label:<24}{pieces:>8}{to_seconds(us):>16.6f}{us / 3.6e9:>11.4f}{share:>8.1%}"]
+        repairs = ", ".join(f"{name} {count}" for name, count in sorted(self.repairs.items()))
+        return "\n".join([*lines, f"repairs: {repairs or 'none'}"])

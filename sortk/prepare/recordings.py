@@ -1,20 +1,20 @@
-"""What is known of a recording before it is cut: its span, its speakers' turns, its words; read, repaired, counted.
+"""Read what is known of a recording before it is cut: its span, its speakers' turns, its words. Repairs are counted.
 
 Repairs, by the name under which the summary counts them:
 
-    duration_cut            sessions whose manifest promises more than the audio holds
+    duration_cut            sessions whose duration in the manifest exceeds the audio
     rttm_of_other_id        sessions whose RTTM file is about one session, but neither it nor its audio has that name
     rttm_cut_at_end         annotated segments that reach over the end of the audio, and now end there
-    rttm_after_end          annotated segments that lie behind it: left out
+    rttm_after_end          annotated segments after it: left out
     rttm_merged             annotated segments that overlap or touch another one of their speaker: joined
     transcript_cut_at_end   the same for entries of the transcript
     transcript_after_end
-    transcript_empty        entries of the transcript that hold no word
-    speakers_without_rttm   speakers of the transcript whom the annotation does not know
-    no_speech_kept          turns that no detector heard (see refine.py): kept as they were
+    transcript_empty        entries of the transcript without a word
+    speakers_without_rttm   speakers of the transcript who are not in the annotation
+    no_speech_kept          turns in which no speech was detected (see refine.py): kept as they were
     words_outside_uem       words of the session that its UEM leaves out
     word_cut_by_window      windows that end inside a word, because there is no gap between words (see windows.py)
-    word_cut_by_scored      the same of samples to be scored: the word belongs to the sample that its middle is in
+    word_cut_by_scored      the same for samples to be scored: the word belongs to the sample that contains its middle
 """
 
 from __future__ import annotations
@@ -52,17 +52,14 @@ class TimedWord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A session as the cutters see it; all times are those of the audio file, in microseconds."""
+    """A session, ready to be cut; all times are those of the audio file, in microseconds."""
 
     session_id: str
     session_span: Span
-    span: Span
-    """Of the session, what lies between the first start and the last end of its UEM; all of it without a UEM."""
+    span: Span  # the session between the first start and the last end of its UEM; all of it without a UEM
     turns: Turns
-    entries: Sequence[Segment] | None
-    """The transcript's; None if there is no transcript."""
-    words: Sequence[TimedWord]
-    """Of all speakers, in the order of their start."""
+    entries: Sequence[Segment] | None  # of the transcript; None if there is no transcript
+    words: Sequence[TimedWord]  # of all speakers, in the order of their start
     repairs: Counter[str]
 
     @property
@@ -73,18 +70,28 @@ class Recording:
 
 
 def load_recording(session: Session, word_options: TimestampOptions, check_audio: bool = True) -> Recording:
-    """Reads what the session names, and only the header of the audio.
+    """Read the files that the session names, and only the header of the audio.
 
-    Without `check_audio`, audio that is not there is no error if the session has a duration.
+    Without `check_audio`, the audio may be missing if the session has a duration.
     """
     repairs: Counter[str] = Counter()
     if check_audio and not is_file(session.audio_path):
         raise FormatError(session.audio_path, None, f"no such audio file, but session {session.session_id} names it")
     session_span, audio_end = _find_span(session, repairs)
-    span = _restrict_to_uem(session, session_span)
+    span = session_span
+    if regions := session_regions(session):
+        start = max(span[0], to_us(min(region.start for region in regions)))
+        end = min(span[1], to_us(max(region.end for region in regions)))
+        span = (start, end) if start < end else (span[0], span[0])  # empty if all regions are outside of the session
     turns = _read_turns(session, span, audio_end, repairs)
-    entries = _read_transcript(session, session_span, audio_end, repairs)
-    if entries is not None:
+    entries = None
+    if session.seglst_path is not None or session.ctm_path is not None:
+        all_segments = session_segments(replace(session, offset=0.0, duration=None, rttm_path=None))
+        entries = [
+            entry
+            for entry in cut_at_end(all_segments, audio_end, "transcript", repairs)
+            if _overlaps(entry, session_span)
+        ]
         outside = [entry for entry in entries if not _overlaps(entry, span)]
         repairs["words_outside_uem"] += sum(len(entry.text.split()) for entry in outside)
         entries = [entry for entry in entries if _overlaps(entry, span)]
@@ -96,7 +103,7 @@ def load_recording(session: Session, word_options: TimestampOptions, check_audio
 
 
 def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
-    """The part of the audio that the session is, and where the audio ends."""
+    """Return the span of the session in the audio, and where the audio ends."""
     start = to_us(session.offset)
     if session.duration is not None and not is_file(session.audio_path):
         end = to_us(session.offset + session.duration)
@@ -110,16 +117,6 @@ def _find_span(session: Session, repairs: Counter[str]) -> tuple[Span, int]:
     end = to_us(session.offset + session.duration)
     repairs["duration_cut"] += end > audio_end + DURATION_ROUNDING_US
     return (start, min(end, audio_end)), audio_end
-
-
-def _restrict_to_uem(session: Session, span: Span) -> Span:
-    """From the first start to the last end of the session's regions; empty, at its start, if they lie elsewhere."""
-    regions = session_regions(session)
-    if not regions:
-        return span
-    start = max(span[0], to_us(min(region.start for region in regions)))
-    end = min(span[1], to_us(max(region.end for region in regions)))
-    return (start, end) if start < end else (span[0], span[0])
 
 
 def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> Turns:
@@ -142,20 +139,12 @@ def _read_turns(session: Session, span: Span, audio_end: int, repairs: Counter[s
     return turns
 
 
-def _read_transcript(session: Session, span: Span, audio_end: int, repairs: Counter[str]) -> list[Segment] | None:
-    if session.seglst_path is None and session.ctm_path is None:
-        return None
-    whole = replace(session, offset=0.0, duration=None, rttm_path=None)
-    entries = cut_at_end(session_segments(whole), audio_end, "transcript", repairs)
-    return [entry for entry in entries if _overlaps(entry, span)]
-
-
 def _overlaps(entry: Segment, span: Span) -> bool:
     return to_us(entry.start) < span[1] and to_us(entry.end) > span[0]
 
 
 def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs: Counter[str]) -> Iterator[Segment]:
-    """Segments that end with the audio at the latest; those with no time left are left out, and all are counted."""
+    """Yield segments cut to the audio's length; those with no time left are left out. Both are counted as repairs."""
     for segment in segments:
         left = audio_end - to_us(segment.start)
         if to_us(segment.end) <= audio_end:
@@ -168,9 +157,10 @@ def cut_at_end(segments: Iterable[Segment], audio_end: int, source: str, repairs
 
 
 def time_words(entries: Iterable[Segment], options: TimestampOptions) -> Iterator[TimedWord]:
-    """The words of the transcript. An entry of one word has its times; longer ones get them by their syllables.
+    """Yield the words of the transcript. An entry of one word has its times; longer ones get them by their syllables.
 
-    Stage 3 does the same with the same entries, so a cut between two words here is one between two words there.
+    Stage 3 does the same with the same entries (`timestamps.split_segment`), so a cut between two words here is one
+    between two words there.
     """
     for entry in entries:
         for word in split_segment(entry, options):

@@ -130,10 +130,11 @@ class Identity:
 
 
 def settings_of(options: Any) -> Any:
-    """Options as `dataclasses.asdict` gives them, without those that are hashed only if they are set and are not, and
-    with secret ones as if they were not set."""
+    """Return options as `dataclasses.asdict` does, without those that are hashed only if they are set and are not, with
+    secret ones as if they were not set, and with the constants of FIXED."""
     if dataclasses.is_dataclass(options):
-        return {
+        fixed = dict(getattr(options, "FIXED", {}))
+        return fixed | {
             field.name: field.default if field.metadata.get("secret") else settings_of(getattr(options, field.name))
             for field in dataclasses.fields(options)
             if getattr(options, field.name) or not field.metadata.get("hash_only_if_set")

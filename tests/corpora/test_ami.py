@@ -14,8 +14,8 @@ from miniatures import word, write_ami
 
 from sortk.cli import main
 from sortk.corpora.ami import MEETINGS, N_SPEAKERS, PUBLISHED, AmiOptions, read
-from sortk.corpora.nxt import join_words
 from sortk.formats import manifest, rttm, seglst, uem
+from sortk.formats.nxt import join_words
 from sortk.records import Region, Segment
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "refs" / "ami"

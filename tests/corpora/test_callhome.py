@@ -8,7 +8,7 @@ import pytest
 from spheres import write_call
 
 from sortk.corpora import callhome
-from sortk.corpora.recorded import Recorded
+from sortk.corpora.sessions import RecordedSession
 from sortk.records import Segment
 
 REFERENCE = """SPEAKER iaaa 0 0.50 2.00 <NA> <NA> A <NA> <NA>
@@ -36,8 +36,10 @@ def test_the_folds_with_their_turns(corpus: Path) -> None:
         Segment("iaaa", "iaaa-B", 2.25, 3.75, channel="0"),
     )
     assert callhome.read(corpus, map) == {
-        "part1": [Recorded("iaaa", audio / "iaaa.sph", 5.0, segments)],
-        "part2": [Recorded("iaab", audio / "iaab.sph", 5.0, (Segment("iaab", "iaab-A", 1.0, 4.0, channel="0"),))],
+        "part1": [RecordedSession("iaaa", audio / "iaaa.sph", 5.0, segments)],
+        "part2": [
+            RecordedSession("iaab", audio / "iaab.sph", 5.0, (Segment("iaab", "iaab-A", 1.0, 4.0, channel="0"),))
+        ],
     }
 
 

@@ -9,9 +9,8 @@ import pytest
 from spheres import write_call
 
 from sortk.corpora import ch109
-from sortk.corpora.options import PrepareOptions
-from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import prepare_corpus
+from sortk.corpora.registry import PrepareOptions, prepare_corpus
+from sortk.corpora.sessions import RecordedSession
 from sortk.formats import manifest, uem
 from sortk.formats.annotation import session_segments
 from sortk.records import Region, Segment
@@ -59,9 +58,9 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def expected(name: str, audio_path: Path) -> Recorded:
+def expected(name: str, audio_path: Path) -> RecordedSession:
     a, b = f"{name}-A", f"{name}-B"
-    return Recorded(
+    return RecordedSession(
         name,
         audio_path,
         5.75,

@@ -9,9 +9,8 @@ import pytest
 import soundfile
 
 from sortk.corpora import dihard3
-from sortk.corpora.options import CorpusChoice, PrepareOptions
-from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import prepare_corpus
+from sortk.corpora.registry import CorpusChoice, PrepareOptions, prepare_corpus
+from sortk.corpora.sessions import RecordedSession
 from sortk.formats import manifest
 from sortk.records import Region, Segment
 
@@ -43,8 +42,8 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def expected(corpus: Path, name: str) -> Recorded:
-    return Recorded(
+def expected(corpus: Path, name: str) -> RecordedSession:
+    return RecordedSession(
         name,
         data_dir(corpus, name) / "flac" / f"{name}.flac",
         8.0,

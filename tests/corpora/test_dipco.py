@@ -85,7 +85,7 @@ def test_a_broken_transcript_is_named(corpus: Path, change: dict[str, Any], sent
     with pytest.raises(ValueError, match=sentence):
         read(corpus, map)
     write_text(path, "{}")
-    with pytest.raises(ValueError, match="a transcript is a JSON list"):
+    with pytest.raises(ValueError, match="a transcript must be a JSON list"):
         read(corpus, map)
 
 

@@ -9,9 +9,8 @@ import pytest
 from spheres import write_call, write_sphere
 
 from sortk.corpora import fisher
-from sortk.corpora.options import PrepareOptions
-from sortk.corpora.recorded import Recorded
-from sortk.corpora.registry import prepare_corpus
+from sortk.corpora.registry import PrepareOptions, prepare_corpus
+from sortk.corpora.sessions import RecordedSession
 from sortk.formats import manifest, rttm, seglst
 from sortk.records import Segment
 
@@ -61,7 +60,7 @@ def segment(name: str, side: str, start: float, end: float, text: str = "") -> S
 def test_turns_become_segments_and_a_transcript(corpus: Path) -> None:
     first, second = fisher.read(corpus, map)["train"]
     name = "fe_03_00001"
-    assert first == Recorded(
+    assert first == RecordedSession(
         name,
         corpus / AUDIO_1,
         10.0,

@@ -8,8 +8,8 @@ from miniatures import write_audio, write_icsi_words
 
 from sortk.cli import main
 from sortk.corpora.icsi import ALL, MEETINGS, PUBLISHED, read
-from sortk.corpora.nxt import Token, find_words
 from sortk.formats import manifest, seglst
+from sortk.formats.nxt import Token, find_words
 from sortk.records import Word
 
 # "you're" and "mm-hmm" in pieces; "two hour long" with its times on the outer words; then digits without any.

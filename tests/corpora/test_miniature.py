@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sortk.corpora.miniature import WRITERS, Studio
-from sortk.corpora.options import CorpusChoice, PrepareOptions
-from sortk.corpora.registry import find_corpus, prepare_corpus
+from sortk.corpora.miniature import WRITERS, MiniatureMaker
+from sortk.corpora.registry import CorpusChoice, PrepareOptions, find_corpus, prepare_corpus
 from sortk.formats import audio, manifest, mixlist, sources
 from sortk.formats.annotation import session_segments
 from sortk.records import Source
@@ -32,13 +31,13 @@ SETS = {
 
 
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
-    return Studio(tmp_path_factory.mktemp("studio"), 0, map)
+def maker(tmp_path_factory: pytest.TempPathFactory) -> MiniatureMaker:
+    return MiniatureMaker(tmp_path_factory.mktemp("maker"), 0, map)
 
 
 @pytest.mark.parametrize("corpus", WRITERS)
-def test_the_reader_finds_its_sessions(corpus: str, studio: Studio, tmp_path: Path) -> None:
-    WRITERS[corpus](tmp_path / corpus, studio)
+def test_the_reader_finds_its_sessions(corpus: str, maker: MiniatureMaker, tmp_path: Path) -> None:
+    WRITERS[corpus](tmp_path / corpus, maker)
     prepare_corpus(PrepareOptions(corpus=corpus, corpora_dir=str(tmp_path)), tmp_path / "out", 0)
     lists = {path.stem: manifest.read(path) for path in (tmp_path / "out").glob("*.jsonl") if path.stem != "sources"}
     assert {name: len(sessions) for name, sessions in lists.items()} == SETS[corpus]
@@ -54,9 +53,9 @@ def test_the_reader_finds_its_sessions(corpus: str, studio: Studio, tmp_path: Pa
         assert loudness > 20, f"{session.session_id}: speech is not where the annotation says"
 
 
-def test_speech_of_single_speakers_and_lists_of_mixtures(studio: Studio, tmp_path: Path) -> None:
+def test_speech_of_single_speakers_and_lists_of_mixtures(maker: MiniatureMaker, tmp_path: Path) -> None:
     for corpus in ("audiomnist", "librispeechmix", "sre"):
-        WRITERS[corpus](tmp_path / corpus, studio)
+        WRITERS[corpus](tmp_path / corpus, maker)
         prepare_corpus(PrepareOptions(corpus=corpus, corpora_dir=str(tmp_path)), tmp_path / "out" / corpus, 0)
     by_split: dict[str, list[Source]] = {}
     for source in sources.read(tmp_path / "out" / "librispeechmix" / "sources.jsonl"):
@@ -74,7 +73,7 @@ def test_speech_of_single_speakers_and_lists_of_mixtures(studio: Studio, tmp_pat
     assert all(0.2 < source.duration < 2 for source in digits)
 
 
-def test_a_part_joins_two_sets_and_some_of_its_sessions_are_drawn(studio: Studio, tmp_path: Path) -> None:
+def test_a_part_joins_two_sets_and_some_of_its_sessions_are_drawn(maker: MiniatureMaker, tmp_path: Path) -> None:
     choices = (
         CorpusChoice("callhome", sets={"part1": "train+tune"}),
         CorpusChoice("fisher", sets={"train": "train"}, max_sessions=2),
@@ -87,7 +86,7 @@ def test_a_part_joins_two_sets_and_some_of_its_sessions_are_drawn(studio: Studio
     }
     assert names["train"][:3] == names["tune"] and len(names["train"]) == 5
     assert not (tmp_path / "out" / "part2.jsonl").exists()
-    WRITERS["librispeech"](tmp_path / "librispeech", studio)
+    WRITERS["librispeech"](tmp_path / "librispeech", maker)
     twice = CorpusChoice("librispeech", str(tmp_path / "librispeech"), {"train": "train+valid"})
     with pytest.raises(ValueError, match="librispeech: speakers are in one set only, not in train and valid"):
         prepare_corpus(PrepareOptions(corpora=(twice,)), tmp_path / "twice", 0)

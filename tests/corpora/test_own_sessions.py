@@ -12,7 +12,7 @@ from miniatures import write_audio, write_text
 
 from sortk.cli import main
 from sortk.corpora.own_sessions import read
-from sortk.corpora.recorded import Recorded
+from sortk.corpora.sessions import RecordedSession
 from sortk.records import Region, Segment
 
 RTTM = "SPEAKER {0} 1 0.50 1.00 <NA> <NA> ann <NA> <NA>\nSPEAKER {0} 1 1.25 1.50 <NA> <NA> bob <NA> <NA>\n"
@@ -23,7 +23,7 @@ def segments(name: str) -> tuple[Segment, ...]:
     return tuple(Segment(name, speaker, start, end) for start, end, speaker in TURNS)
 
 
-def read_all(folder: Path, valid: float = 0.1, test: float = 0.1) -> dict[str, list[Recorded]]:
+def read_all(folder: Path, valid: float = 0.1, test: float = 0.1) -> dict[str, list[RecordedSession]]:
     return read(folder, map, valid, test, 0)
 
 
@@ -36,7 +36,7 @@ def test_recordings_with_rttm_are_divided(tmp_path: Path) -> None:
     assert parts == read_all(tmp_path, valid=0.2) != read(tmp_path, map, 0.2, 0.1, 1)
     session = parts["test"][0]
     name = session.session_id
-    assert session == Recorded(name, tmp_path / f"{name}.wav", 3.0, segments(name))
+    assert session == RecordedSession(name, tmp_path / f"{name}.wav", 3.0, segments(name))
 
 
 def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
     write_text(tmp_path / "ref" / "all.uem", "a 1 0.0 2.0\n")
     assert read_all(tmp_path) == {
         "train": [
-            Recorded(
+            RecordedSession(
                 "a",
                 tmp_path / "train" / "a.flac",
                 3.0,
@@ -60,12 +60,12 @@ def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
             )
         ],
         "dev": [
-            Recorded(
+            RecordedSession(
                 "b", tmp_path / "dev" / "b.flac", 3.0, segments("b"), (Segment("b", "ann", 0.5, 1.5, "so here we go"),)
             )
         ],
         "test": [
-            Recorded(
+            RecordedSession(
                 "c",
                 tmp_path / "test" / "c.flac",
                 3.0,
@@ -84,7 +84,7 @@ def test_a_manifest_with_windows(tmp_path: Path) -> None:
     for part in ("train", "valid"):
         write_text(tmp_path / f"{part}.jsonl", "".join(json.dumps(each) + "\n" for each in lines))
     first, second = read_all(tmp_path)["valid"]
-    assert first == Recorded("w1", tmp_path / "long.wav", 1.0, (Segment("w1", "ann", 0.5, 1.0),))
+    assert first == RecordedSession("w1", tmp_path / "long.wav", 1.0, (Segment("w1", "ann", 0.5, 1.0),))
     assert (second.duration, second.offset) == (2.0, 1.0)
     assert second.segments == (Segment("w2", "ann", 1.0, 1.5), Segment("w2", "bob", 1.25, 2.75))
     with pytest.raises(ValueError, match="1 recordings are too few to be divided"):

@@ -11,9 +11,17 @@ from click.testing import CliRunner
 from sortk.cli import main
 from sortk.corpora import registry
 from sortk.corpora.espeak import EspeakOptions
-from sortk.corpora.options import CorpusChoice, PrepareOptions
-from sortk.corpora.recorded import Parts, Published, Recorded, find_parts
-from sortk.corpora.registry import CORPORA, Contents, Corpus, Order, SplitSummary, prepare_corpus
+from sortk.corpora.registry import (
+    CORPORA,
+    Corpus,
+    CorpusChoice,
+    CorpusContents,
+    PrepareOptions,
+    ReadRequest,
+    SplitSummary,
+    prepare_corpus,
+)
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts
 from sortk.formats import audio, manifest, mixlist, rttm, seglst, sources, uem
 from sortk.formats.mixlist import Delayed, Mixture
 from sortk.records import Region, Segment, Source
@@ -115,7 +123,7 @@ def test_missing_audio_of_ready_sources_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_sources_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no folder that holds a sources\.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"neither a \.jsonl file nor a folder with a sources\.jsonl"):
         prepare_ready(tmp_path, tmp_path / "out")
 
 
@@ -130,9 +138,9 @@ def test_shared_sources_can_be_prepared(name: str, n_speakers: int, tmp_path: Pa
     assert all(source.audio_path.is_file() for source in sources.read(tmp_path / "sources.jsonl"))
 
 
-def make_session(name: str, seconds: float = 3.6) -> Recorded:
+def make_session(name: str, seconds: float = 3.6) -> RecordedSession:
     """Two speakers, a transcript and a UEM."""
-    return Recorded(
+    return RecordedSession(
         name,
         Path("/corpus") / f"{name}.wav",
         seconds,
@@ -151,13 +159,13 @@ def two_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """meetings: sessions in three parts; mixed: sources, sessions and a list of mixtures. Their folder."""
     mixture = Mixture("mix-1", (Delayed(str(tmp_path / "a.wav"), "a", "yes", 0.0, 1.0),))
 
-    def read_meetings(order: Order) -> Contents:
+    def read_meetings(order: ReadRequest) -> CorpusContents:
         names = {"train": ["m1", "m2"], "dev": ["m3"], "extra": ["m4"]}
-        return Contents(parts={part: [make_session(name) for name in own] for part, own in names.items()})
+        return CorpusContents(parts={part: [make_session(name) for name in own] for part, own in names.items()})
 
-    def read_mixed(order: Order) -> Contents:
+    def read_mixed(order: ReadRequest) -> CorpusContents:
         parts: Parts = {"train": [make_session("n1"), make_session("m2")], "dev": [make_session("n2")]}
-        return Contents([make_source("s1", "train"), make_source("s2", "valid")], parts, {"listed": [mixture]})
+        return CorpusContents([make_source("s1", "train"), make_source("s2", "valid")], parts, {"listed": [mixture]})
 
     published = {"train": Published(2, 0.002), "dev": Published(2, 0.001)}
     monkeypatch.setitem(registry.CORPORA, "meetings", Corpus(read_meetings, "a shop", published))

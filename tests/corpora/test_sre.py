@@ -10,8 +10,7 @@ import pytest
 from spheres import write_call, write_sphere
 
 from sortk.corpora import sre
-from sortk.corpora.options import PrepareOptions
-from sortk.corpora.registry import prepare_corpus
+from sortk.corpora.registry import PrepareOptions, prepare_corpus
 from sortk.formats import manifest, sources
 from sortk.formats.annotation import session_segments
 from sortk.prepare.simulate import SimulateOptions, simulate_splits

@@ -203,7 +203,7 @@ def _read_textgrid(path: Path) -> object:
 
 
 def _read_nxt(path: Path) -> object:
-    from sortk.corpora import nxt
+    from sortk.formats import nxt
 
     words, _ = nxt.find_words(nxt.read_tokens(path))
     return list(nxt.join_words(nxt.as_segments("s", "a", words)))

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.formats.files import FormatError
-from sortk.prepare.posteriors import find_speakers, match_speakers
 from sortk.prepare.recordings import Turns, load_recording
-from sortk.prepare.refine import refine_turns
+from sortk.prepare.refine import find_speakers, match_speakers, refine_turns
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.records import Session
 from sortk.spans import Profile, Span, merge, to_us

@@ -8,26 +8,24 @@ from typing import Any
 
 import pytest
 
-from sortk.prepare.clean_options import CleanOptions
+from sortk.prepare.clean import CleanOptions, sample_rules, window_rules
 from sortk.prepare.recordings import Recording, TimedWord
-from sortk.prepare.rules import (
+from sortk.prepare.windows import (
     Excerpt,
     RecordingView,
     cuts_words,
+    find_violation,
     has_no_cut,
     has_no_speech,
     has_no_words,
     has_too_many_speakers,
     is_too_short,
-    judge,
     overlaps_at_end,
     overlaps_at_start,
     plain_word,
-    sample_rules,
     starts_with_fillers,
-    window_rules,
 )
-from sortk.spans import Profile, to_us
+from sortk.spans import to_us
 
 SECOND = 1_000_000
 Times = tuple[float, float]
@@ -43,7 +41,7 @@ def excerpt(
     words = sorted(TimedWord(to_us(start), to_us(end), name, text) for name, start, end, text in said)
     whole = (0, 100 * SECOND)
     recording = Recording("rec", whole, whole, spans, [], words, Counter())
-    view = RecordingView(recording, spans, Profile(turn for times in spans.values() for turn in times))
+    view = RecordingView(recording, spans)
     return view.sample((to_us(span[0]), to_us(span[1])))
 
 
@@ -151,14 +149,14 @@ def test_plain_words() -> None:
 
 def test_the_first_rule_that_drops_is_named() -> None:
     options = CleanOptions(max_speakers=1)
-    assert judge(excerpt((0, 5)), sample_rules(options, ())) == ("too_short", 5.0)
-    assert judge(excerpt((0, 15)), sample_rules(options, ())) == ("no_words", 0.0)
+    assert find_violation(excerpt((0, 5)), sample_rules(options, ())) == ("too_short", 5.0)
+    assert find_violation(excerpt((0, 15)), sample_rules(options, ())) == ("no_words", 0.0)
     two = excerpt((0, 15), A=[(0, 5)], B=[(0, 5)])
-    assert judge(two, sample_rules(options, ())) == ("max_speakers", 2.0)
-    assert judge(two, window_rules(options)) == ("max_speakers", 2.0)
-    assert judge(two, sample_rules(CleanOptions(), ())) == ("overlap_start", 5.0)
-    assert judge(two, sample_rules(CleanOptions(max_edge_overlap_seconds=5), ())) is None
-    assert judge(excerpt((0, 15)), window_rules(options)) == ("no_speech", 0.0)
+    assert find_violation(two, sample_rules(options, ())) == ("max_speakers", 2.0)
+    assert find_violation(two, window_rules(options)) == ("max_speakers", 2.0)
+    assert find_violation(two, sample_rules(CleanOptions(), ())) == ("overlap_start", 5.0)
+    assert find_violation(two, sample_rules(CleanOptions(max_edge_overlap_seconds=5), ())) is None
+    assert find_violation(excerpt((0, 15)), window_rules(options)) == ("no_speech", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
-"""Sessions of recorded corpora: what every reader finds, whatever the corpus looks like on disk, and how it is written.
+"""Sessions of recorded corpora: what every reader returns, and how it is written.
 
-<set>.jsonl         manifest; the audio is named where it lies
+<set>.jsonl         manifest; the audio stays where it is
 rttm/<id>.rttm      who speaks when
 seglst/<id>.json    what is said, if the corpus has transcripts
-uem/<id>.uem        what is scored, if that is not all
+uem/<id>.uem        what is scored, if not all of it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,13 @@ from sortk.formats.files import check_file_name
 from sortk.records import Region, RunJobs, Segment, Session
 
 MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
-CORPUS_KEY = "corpus"  # of a line of a manifest
 ROUNDING_HOURS = 0.06  # ... which are often rounded to a tenth
+CORPUS_KEY = "corpus"  # in a line of a manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A recording, or an excerpt, with its reference. In all sessions, a name is the same speaker.
+class RecordedSession:
+    """A recording, or an excerpt, with its reference. A speaker name means the same person in all sessions.
 
     All times count from the start of the recording, also if the session is only an excerpt of it.
     """
@@ -33,26 +34,25 @@ class Recorded:
     audio_path: Path  # where the corpus has it; never copied
     duration: float  # of the session
     segments: tuple[Segment, ...]  # who speaks when
-    # What is said: a word each, or an utterance each; none if nobody wrote it down.
-    transcript: tuple[Segment, ...] = ()
-    regions: tuple[Region, ...] = ()  # what is scored; none: all of it
+    transcript: tuple[Segment, ...] = ()  # what is said, by word or by utterance; empty without a transcript
+    regions: tuple[Region, ...] = ()  # what is scored; empty: all of it
     offset: float = 0.0  # where an excerpt begins
-    corpus: str = ""  # under which stage 2 can choose what to refine, and how many samples to take
+    corpus: str = ""  # the name by which stage 2 chooses what to refine, and how many samples to take
 
 
-Parts = dict[str, list[Recorded]]
+Parts = dict[str, list[RecordedSession]]
 """The sessions of a corpus by its own parts: train, dev, test, part1, ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What those who made a corpus say of one of its parts."""
+    """Published numbers of one part of a corpus."""
 
     sessions: int
-    hours: float | None = None  # of audio; None if nobody says
+    hours: float | None = None  # of audio; None if not published
 
     def differs_from(self, n_sessions: int, hours: float) -> bool:
-        """Whether a part as it is found on disk is another one."""
+        """Return whether the part on disk differs from the published one."""
         if self.hours is None:
             return n_sessions != self.sessions
         allowed = max(MAX_DEVIATION * self.hours, ROUNDING_HOURS)
@@ -63,16 +63,35 @@ class Published:
 
 
 def need_file(path: Path, what: str) -> Path:
-    """The path itself; FileNotFoundError that says what is missing if there is no such file."""
+    """Return the path; raise a FileNotFoundError that says what is missing if there is no such file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file ({what}); is the corpus complete?")
     return path
 
 
-def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, Path]]:
-    """Of the parts of a corpus (part -> session -> its audio) those that are on disk.
+def find_files(corpus_dir: Path) -> list[Path]:
+    """Return every file below the folder, sorted. Links to other folders are followed: discs are often linked
+    together."""
 
-    A part may be left out as a whole, since not everybody needs all. If some of its audio is there, all must be.
+    def walk(folder: Path) -> Iterator[Path]:
+        if folder.resolve() in seen:  # a link to a folder around it
+            return
+        seen.add(folder.resolve())
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from walk(Path(entry.path))
+                else:
+                    yield Path(entry.path)
+
+    seen: set[Path] = set()
+    return sorted(walk(corpus_dir))
+
+
+def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, Path]]:
+    """Return the parts of a corpus (part -> session -> its audio) that are on disk.
+
+    A part may be missing, since not everybody needs all parts. If some of its audio is there, all of it must be.
     """
     there = {part: paths for part, paths in audio_of.items() if any(path.is_file() for path in paths.values())}
     for paths in (there or audio_of).values():
@@ -82,9 +101,9 @@ def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str
 
 
 def read_sessions(
-    read: Callable[[str, Path], Recorded], audio_of: Mapping[str, Mapping[str, Path]], run_jobs: RunJobs
+    read: Callable[[str, Path], RecordedSession], audio_of: Mapping[str, Mapping[str, Path]], run_jobs: RunJobs
 ) -> Parts:
-    """Applies a reader of one session to all, each of them a job: part -> session -> its audio."""
+    """Read all sessions (part -> session -> its audio) with a reader of one session; each is a job."""
     jobs = [(part, session_id, path) for part, paths in audio_of.items() for session_id, path in paths.items()]
     parts: Parts = {part: [] for part in audio_of}
     for (part, _, _), session in zip(jobs, run_jobs(partial(_read_job, read), jobs), strict=True):
@@ -92,19 +111,19 @@ def read_sessions(
     return parts
 
 
-def _read_job(read: Callable[[str, Path], Recorded], job: tuple[str, str, Path]) -> Recorded:
+def _read_job(read: Callable[[str, Path], RecordedSession], job: tuple[str, str, Path]) -> RecordedSession:
     _, session_id, path = job
     return read(session_id, path)
 
 
-def write_sets(sets: Mapping[str, Sequence[Recorded]], out_dir: Path, run_jobs: RunJobs) -> None:
-    """The files of every session, then the manifest of each set."""
+def write_sets(sets: Mapping[str, Sequence[RecordedSession]], out_dir: Path, run_jobs: RunJobs) -> None:
+    """Write the files of every session, then the manifest of each set."""
     for name, sessions in sets.items():
         manifest.write(out_dir / f"{name}.jsonl", run_jobs(partial(write_session, out_dir), sessions))
 
 
-def write_session(out_dir: Path, recorded: Recorded) -> Session:
-    """Writes what is known of one recording; returns its line of the manifest."""
+def write_session(out_dir: Path, recorded: RecordedSession) -> Session:
+    """Write the files of one session; return its line of the manifest."""
     name = check_file_name(recorded.session_id)
     rttm_path = out_dir / "rttm" / f"{name}.rttm"
     seglst_path = out_dir / "seglst" / f"{name}.json" if recorded.transcript else None

@@ -1,4 +1,4 @@
-"""A ready sources.jsonl, of any corpus: checked, with splits where its owner has made none."""
+"""Your own single-speaker utterances, as a sources.jsonl: checked, and divided into splits if they have none."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ SOURCES_NAME = "sources.jsonl"
 
 
 def prepare(corpus_dir: Path, valid_fraction: float, test_fraction: float, seed: int) -> list[Source]:
-    """The utterances of `corpus_dir`, a sources.jsonl or the folder that holds it; their audio must be there."""
+    """Return the utterances of `corpus_dir`, a sources.jsonl or the folder that holds it; their audio must exist."""
     path = find_sources(corpus_dir)
     if path is None:
-        raise FileNotFoundError(f"{corpus_dir}: not a .jsonl file, and no folder that holds a {SOURCES_NAME}")
+        raise FileNotFoundError(f"{corpus_dir}: neither a .jsonl file nor a folder with a {SOURCES_NAME}")
     return fill_splits(read_existing(path), valid_fraction, test_fraction, seed)
 
 
 def read_existing(path: Path) -> list[Source]:
-    """The utterances of a sources file; an error for the first whose audio is not there."""
+    """Return the utterances of a sources file; raise an error for the first without audio."""
     numbered = list(sources.parse(read_lines(path), path))
     sources.check_files(numbered, path)
     return [source for _, source in numbered]
 
 
 def find_sources(path: Path) -> Path | None:
-    """The sources file that a user means by a path, if there is one."""
+    """Return the sources file that a user means by a path; None if there is none."""
     if path.is_dir():
         path = path / SOURCES_NAME
     return path if path.is_file() else None
 
 
 def fill_splits(utterances: Sequence[Source], valid_fraction: float, test_fraction: float, seed: int) -> list[Source]:
-    """Gives a split to the utterances that have none: that of their speaker, or one by `split_speakers`."""
+    """Return the utterances, each with a split: its own, that of its speaker, or one by `split_speakers`."""
     splits = {source.speaker: source.split for source in utterances if source.split}
     genders = {source.speaker: source.gender for source in utterances if source.speaker not in splits}
     if genders:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sortk.corpora.calls import find_files, index_audio, name_speakers, need_audio
+from sortk.corpora.sessions import find_files
+from sortk.corpora.telephone import index_audio, name_speakers, need_audio
 from sortk.records import Segment
 
 
