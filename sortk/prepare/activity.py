@@ -1,11 +1,11 @@
-"""Where somebody speaks: the decisions of silero-vad, many times faster than its own loop.
+"""Speech activity detection: the decisions of silero-vad, many times faster than its own loop.
 
 silero-vad calls its network once for every window of 32 ms:
 
     64 samples of the last window + 512 -> STFT -> four convolutions -> LSTM cell -> probability of speech
 
-Of these only the LSTM looks back. So its weights are taken out of the package and applied to many windows at once,
-and torch's LSTM then runs over their sequence: the same probabilities, the same segments.
+Only the LSTM depends on earlier windows. So the weights of the package are applied to many windows at once, and torch's
+LSTM then runs over the sequence of their features: the same probabilities, the same segments.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CONTEXT = 64  # samples of the window before
 STFT_HOP = 128
 STRIDES = (1, 2, 2, 1)  # of the convolutions: four STFT frames become one vector
 WINDOWS_AT_ONCE = 512  # their features stay in the processor's cache
-CHUNK_SECONDS = 120  # read at a time, a whole number of windows: memory does not grow with the recording
+CHUNK_SECONDS = 120  # read at a time, an integer number of windows: memory does not grow with the recording
 MARGIN_SECONDS = 1  # read around a chunk, so that resampling does not notice that there are chunks
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorOptions:
-    """When a probability becomes speech; the defaults are silero-vad's own."""
+    """How probabilities become speech; the defaults are silero-vad's own."""
 
     threshold: float = 0.5  # speech begins at this probability, and ends 0.15 below it
     min_speech_seconds: float = 0.25  # shorter speech is ignored
@@ -52,7 +52,7 @@ class DetectorOptions:
 
 
 def detect_speech(path: Path, span: Span, options: DetectorOptions) -> list[Span]:
-    """Stretches of speech inside a span of an audio file, in the file's time."""
+    """Return the spans of speech inside a span of an audio file, in the file's time."""
     start, end = span
     n_samples = 0
 
@@ -73,7 +73,7 @@ def detect_speech(path: Path, span: Span, options: DetectorOptions) -> list[Span
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The same sums in the same order, and so the same decisions, for any number of cores and jobs."""
+    """Use one thread: the same sums in the same order, so the same decisions for any number of cores and jobs."""
     import torch  # noqa: PLC0415 - seconds to import; only detection needs it
 
     n_threads = torch.get_num_threads()
@@ -85,7 +85,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def read_chunks(path: Path, offset: float, duration: float) -> Iterator[audio.Samples]:
-    """A part of a file at 16 kHz, a bounded number of samples at a time; all but the last are whole windows."""
+    """Yield a part of a file at 16 kHz in chunks; all but the last are an integer number of windows."""
     end = offset + duration
     for chunk in range(0, int(np.ceil(duration)), CHUNK_SECONDS):
         margin = min(chunk, MARGIN_SECONDS)
@@ -96,7 +96,7 @@ def read_chunks(path: Path, offset: float, duration: float) -> Iterator[audio.Sa
 
 
 def find_speech(probs: npt.NDArray[np.float32], n_samples: int, options: DetectorOptions) -> list[tuple[int, int]]:
-    """First and last sample of each stretch of speech, as silero-vad's get_speech_timestamps finds them."""
+    """Return the first and last sample of each span of speech, as silero-vad's get_speech_timestamps does."""
     speeches = _apply_hysteresis(probs.tolist(), n_samples, options)
     # Neighbours share the silence between them when it is too short for the padding of both.
     pad = int(options.pad_seconds * SAMPLE_RATE)
@@ -113,7 +113,7 @@ def _apply_hysteresis(probs: Iterable[float], n_samples: int, options: DetectorO
     min_speech = options.min_speech_seconds * SAMPLE_RATE
     min_silence = options.min_silence_seconds * SAMPLE_RATE
     speeches: list[tuple[int, int]] = []
-    start: int | None = None  # of the speech that goes on
+    start: int | None = None  # of the current speech
     silence: int | None = None  # where it may have ended
     for index, prob in enumerate(probs):
         sample = WINDOW * index
@@ -150,7 +150,7 @@ class SileroNetwork:
         self._output, self._output_bias = weights["decoder.decoder.2.weight"][0], weights["decoder.decoder.2.bias"]
 
     def speech_probs(self, chunks: Iterable[audio.Samples]) -> npt.NDArray[np.float32]:
-        """The probability of speech in each window; every chunk but the last is a whole number of windows."""
+        """Return the probability of speech in each window; all chunks but the last are an integer number of windows."""
         import torch  # noqa: PLC0415
 
         probs: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
@@ -177,7 +177,7 @@ class SileroNetwork:
 
 
 def _unroll(weight: torch.Tensor, n_positions: int, stride: int) -> torch.Tensor:
-    """A convolution of few positions as the matrix that it is: twice as fast on a CPU, although half of it is zeros."""
+    """Return the matrix of a convolution over few positions: twice as fast on a CPU, although half of it is zeros."""
     from torch import eye  # noqa: PLC0415
     from torch.nn.functional import conv1d  # noqa: PLC0415
 
@@ -202,7 +202,7 @@ def load_network() -> SileroNetwork:
     try:
         return SileroNetwork(read_weights(Path(package.origin).parent / "data" / "silero_vad.jit"))
     except (KeyError, RuntimeError, OSError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise ValueError(f"the installed silero-vad has an unknown network ({error}); version 6.2 is known") from None
+        raise ValueError(f"the installed silero-vad has an unknown network ({error}); install version 6.2") from None
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -230,7 +230,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class _Module:
-    """Any module of the archive: its attributes are what the archive says."""
+    """Any module of the archive; its attributes come from the archive."""
 
 
 class _ArchiveReader(pickle.Unpickler):
@@ -253,7 +253,7 @@ class _ArchiveReader(pickle.Unpickler):
         try:
             return builders[f"{module}.{name}"]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is not expected in it") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not expected in this archive") from None
 
     def persistent_load(self, pid: Any) -> npt.NDArray[np.float32]:
         _, dtype, key, *_ = pid

@@ -1,6 +1,6 @@
-"""LibriSpeechMix: whole utterances on top of each other, each delayed; levels are left as they are.
+"""LibriSpeechMix: complete utterances, delayed and added; levels are not changed.
 
-The evaluation mixtures follow the official lists to the sample; the training kind draws its own (Kanda et al., 2020).
+The evaluation mixtures follow the official lists to the sample; training mixtures are random (Kanda et al., 2020).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from random import Random
 from sortk.formats import audio, mixlist
 from sortk.formats.files import FormatError
 from sortk.formats.mixlist import Delayed, Mixture
-from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
 from sortk.prepare.syllables import approximate_word_times
+from sortk.prepare.write_sessions import SetSummary, write_set
 from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
 
-MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more is another recording
+MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more means another recording
 MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mixture
 
 
 class ListedMixtures:
     """The mixtures of a list, made from the LibriSpeech folder that its paths are relative to.
 
-    An official list has whole files and `rounds` their durations, so that those of the audio count. The durations of a
+    An official list has entire files and `rounds` their durations, so those of the audio are used. The durations of a
     list that was drawn here (`list_at_random`) are exact.
     """
 
@@ -54,7 +54,7 @@ class ListedMixtures:
 
 
 def mix_lists(lists: Iterable[Path], out: Path, run_jobs: RunJobs) -> dict[str, SetSummary]:
-    """One set for each list, of its name; the audio is where the list says, relative to the list itself."""
+    """Write one set for each list, with its name; paths of audio are relative to the list."""
     summaries = {}
     for path in lists:
         mixer = ListedMixtures(mixlist.read(path), path.parent)
@@ -66,7 +66,7 @@ def mix_lists(lists: Iterable[Path], out: Path, run_jobs: RunJobs) -> dict[str, 
 def mix_at_random(
     sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path, run_jobs: RunJobs
 ) -> dict[str, SetSummary]:
-    """So many mixtures of the speakers of each split, as a set of its name."""
+    """Write the given number of random mixtures of the speakers of each split, as a set of its name."""
     summaries = {}
     for split, count in counts.items():
         mixer = RandomMixtures([source for source in sources if source.split == split], seed, split)
@@ -105,7 +105,7 @@ def list_path(simulated: Path, split: str) -> Path:
 
 
 class RandomMixtures:
-    """An endless set of training mixtures: one to three speakers, random delays, every utterance overlapped."""
+    """An unlimited set of training mixtures: one to three speakers, random delays, every utterance overlapped."""
 
     def __init__(self, sources: Sequence[Source], seed: int, set_name: str, max_speakers: int = 3) -> None:
         by_speaker: dict[str, list[Source]] = {}
@@ -141,7 +141,7 @@ class RandomMixtures:
 
 
 def _draw_delays(durations: Sequence[float], rng: Random) -> list[float]:
-    """Each utterance starts at least half a second after the one before it, and before the mixture so far ends."""
+    """Draw delays: an utterance starts at least half a second after the one before it, and before all others end."""
     delays, end = [0.0], durations[0]
     for duration in durations[1:]:
         earliest = delays[-1] + MIN_DELAY_SECONDS
@@ -151,10 +151,16 @@ def _draw_delays(durations: Sequence[float], rng: Random) -> list[float]:
 
 
 def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> Plan:
-    """The plan of a mixture: utterance i, unchanged, from sample int(16000 delay_i) on."""
+    """Return the plan of a mixture: utterance i, unchanged, from sample int(16000 delay_i) on."""
     parts = sorted(zip(mixture.utterances, audio_paths, strict=True), key=lambda part: part[0].delay)
     names = list(dict.fromkeys(utterance.speaker for utterance, _ in parts))
-    turns = [_whole_utterance(*part, names) for part in parts]
+    turns = []
+    for utterance, path in parts:
+        first = int(utterance.delay * SAMPLE_RATE)  # truncated, not rounded, as in the official script
+        n_samples = round(utterance.duration * SAMPLE_RATE)
+        words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
+        piece = PlannedPiece(path, utterance.offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
+        turns.append(PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,)))
     return Plan(
         session_id=mixture.mixture_id,
         sample_rate=SAMPLE_RATE,
@@ -165,16 +171,8 @@ def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> Plan:
     )
 
 
-def _whole_utterance(utterance: Delayed, audio_path: Path, names: Sequence[str]) -> PlannedTurn:
-    first = int(utterance.delay * SAMPLE_RATE)  # cut off, not rounded, as the official script does
-    n_samples = round(utterance.duration * SAMPLE_RATE)
-    words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
-    piece = PlannedPiece(audio_path, utterance.offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
-    return PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,))
-
-
 def _with_true_duration(utterance: Delayed, path: Path) -> Delayed:
-    """The length that the audio has, if it is there: the official lists round theirs."""
+    """Return the utterance with the exact duration of its audio, if that exists: the official lists round it."""
     if not path.exists():
         return utterance
     seconds = audio.info(path).seconds
@@ -184,6 +182,6 @@ def _with_true_duration(utterance: Delayed, path: Path) -> Delayed:
 
 
 def find_audio(librispeech: Path, wav: str) -> Path:
-    """Where a list's wav lies: as it is named, or as the FLAC that LibriSpeech ships."""
+    """Return the path of a list's wav: as named, or the FLAC that LibriSpeech ships."""
     named = librispeech / wav
     return named if named.exists() else named.with_suffix(".flac")

@@ -1,8 +1,8 @@
-"""Sources -> pieces: the stretches of speech, without long pauses, from which conversations are built.
+"""Sources -> pieces: the spans of speech, without long pauses, from which conversations are built.
 
 A source is trimmed to its speech (by its word times, else by speech_start/speech_end, else by energy) and cut at its
-long pauses, so that a segment that is laid over a piece marks speech and not silence. A source without word times
-gets approximate ones (Appendix C of the paper), spread over its speech only.
+long pauses, so that the segment of a piece marks speech and not silence. A source without word times gets approximate
+ones (Appendix C of the paper), over its speech only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPLIT_PAUSE_SECONDS = 0.3  # a longer silence is a pause between pieces, a short
 MIN_PIECE_SECONDS = 0.1  # shorter bursts are clicks
 MARGIN_SECONDS = 0.05  # room tone kept around a piece, over which it fades in and out
 LEVEL_SECONDS = 0.01  # of a frame in which the level is measured
-LEVEL_RANGE_DB = 35.0  # speech lies within this range below the loud frames of its utterance ...
+LEVEL_RANGE_DB = 35.0  # speech is within this range below the loud frames of its utterance ...
 NOISE_MARGIN_DB = 8.0  # ... and this much above its quietest frames
 
 Samples = npt.NDArray[np.float32]
@@ -37,10 +37,10 @@ Interval = tuple[float, float]  # start and end in seconds, from the start of th
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of speech in an audio file, `duration_ms` from `start` seconds on.
+    """A span of speech in an audio file, `duration_ms` from `start` seconds on.
 
-    Its length is whole milliseconds, the grid on which sessions are planned. Word times count from its start;
-    `lead_ms` and `tail_ms` tell how much room tone may be taken along before and after it.
+    Its length is an integer number of milliseconds, the grid on which sessions are planned. Word times count from its
+    start; `lead_ms` and `tail_ms` are how much room tone may be taken before and after it.
     """
 
     speaker: str
@@ -56,18 +56,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerIndex:
-    """Where the pieces of one speaker are written down, and how loud the speaker is."""
+    """The index file with the pieces of one speaker, and statistics of the speaker."""
 
     speaker: str
     path: Path
     energy: float  # mean square over all pieces
     shortest_ms: int
-    collection: Path  # the folder of the audio: its speakers have alike microphones and rooms
+    collection: Path  # the folder of the audio: its speakers have similar microphones and rooms
     utterance_ms: int  # mean length of an utterance
 
 
 def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> SpeakerIndex | None:
-    """Finds the pieces of all `sources` (of one speaker) and writes them to `path`; None if there is no speech."""
+    """Find the pieces of all `sources` (of one speaker) and write them to `path`; return None without speech."""
     utterances = [pieces for pieces in _find_pieces(sources, sample_rate) if pieces]
     files = sorted({pieces[0].audio_path for pieces in utterances})
     content = {
@@ -81,7 +81,7 @@ def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> Sp
 
 
 def summarize_index(path: Path) -> SpeakerIndex | None:
-    """What the simulator has to know of an index file; None if its speaker has no speech."""
+    """Return the statistics of an index file; None if its speaker has no speech."""
     utterances = read_index(path)
     pieces = [piece for utterance in utterances for piece in utterance]
     if not pieces:
@@ -98,7 +98,7 @@ def summarize_index(path: Path) -> SpeakerIndex | None:
 
 
 def read_index(path: Path) -> list[list[Piece]]:
-    """The pieces of each utterance, as `index_speaker` wrote them."""
+    """Return the pieces of each utterance, as `index_speaker` wrote them."""
 
     def parse(content: Any) -> list[list[Piece]]:
         files = [resolve_path(file, path) for file in content["audio"]]
@@ -125,17 +125,13 @@ def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
 def _utterance_from_json(utterance: list[Any], speaker: str, files: Sequence[Path]) -> list[Piece]:
     utterance_id, audio_number, rows = utterance
     return [
-        Piece(speaker, utterance_id, files[audio_number], start, duration_ms, lead_ms, tail_ms, energy, _words(words))
-        for start, duration_ms, lead_ms, tail_ms, energy, words in rows
+        Piece(speaker, utterance_id, files[audio_number], *numbers, tuple(Word(*word) for word in words))
+        for *numbers, words in rows  # start, duration_ms, lead_ms, tail_ms, energy
     ]
 
 
-def _words(rows: Iterable[list[Any]]) -> tuple[Word, ...]:
-    return tuple(Word(*row) for row in rows)
-
-
 def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:
-    """As it is when the source is played at that speed, by another name; `start` stays that in the source."""
+    """Return the piece as played at a speed, under another speaker name; `start` stays that in the source."""
     if speed == 1:
         return piece
     duration_ms = round(piece.duration_ms / speed)
@@ -183,7 +179,7 @@ def shorten_piece(piece: Piece, longest_ms: int) -> Piece:
 
 
 def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:
-    """The pieces of each source; a file that holds several in a row is decoded once."""
+    """Yield the pieces of each source; a file with several sources in a row is decoded once."""
     for path, in_file in itertools.groupby(sources, key=lambda source: source.audio_path):
         samples = audio.read(path, sample_rate=sample_rate)
         for source in in_file:
@@ -195,12 +191,12 @@ def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[P
 
 
 def _cut(source: Source, samples: Samples, sample_rate: int) -> list[Piece]:
-    """The pieces of one utterance, whose samples are given."""
+    """Return the pieces of one utterance, given its samples."""
     if source.words:
         groups = _group_words(source.words)
     else:
         intervals = _speech_by_energy(samples, sample_rate, source.speech_start, source.speech_end)
-        groups = _lay_words(source.text.split(), intervals)
+        groups = _assign_words(source.text.split(), intervals)
     pieces = [_make_piece(source, samples, sample_rate, interval, words) for interval, words in groups]
     return [piece for piece in pieces if piece.duration_ms >= 1000 * MIN_PIECE_SECONDS and piece.energy > 0]
 
@@ -225,14 +221,14 @@ def _make_piece(source: Source, samples: Samples, sample_rate: int, interval: In
 
 
 def _shift_into(word: Word, piece_start: float, piece_seconds: float) -> Word:
-    """The word's times from the start of its piece, on whole milliseconds, inside it and never empty."""
+    """Return the word with times from the start of its piece, rounded to milliseconds, inside it and never empty."""
     start = min(max(round(word.start - piece_start, 3), 0.0), round(piece_seconds - 0.001, 3))
     end = min(max(round(word.end - piece_start, 3), round(start + 0.001, 3)), piece_seconds)
     return Word(word.text, start, end)
 
 
 def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
-    """Words with known times, apart where the pause between two is long."""
+    """Return words with known times in groups, separated by long pauses."""
     groups: list[list[Word]] = []
     end = -math.inf
     for word in words:
@@ -247,7 +243,7 @@ def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
 def _speech_by_energy(
     samples: Samples, sample_rate: int, speech_start: float | None, speech_end: float | None
 ) -> list[Interval]:
-    """Stretches with energy inside the given limits, joined over short pauses. Empty for digital silence."""
+    """Return the spans with energy inside the given limits, joined over short pauses. Empty for digital silence."""
     frame = round(LEVEL_SECONDS * sample_rate)
     n_frames = len(samples) // frame
     first = 0 if speech_start is None else round(speech_start / LEVEL_SECONDS)
@@ -271,15 +267,15 @@ def _speech_by_energy(
     ]
 
 
-def _lay_words(words: Sequence[str], intervals: Sequence[Interval]) -> list[tuple[Interval, list[Word]]]:
-    """Approximate times for words that have none: each word in one stretch of speech, none in a pause.
+def _assign_words(words: Sequence[str], intervals: Sequence[Interval]) -> list[tuple[Interval, list[Word]]]:
+    """Return approximate times for words: each word in one span of speech, none in a pause.
 
-    A stretch without a word would be speech without a transcript: it takes one from a neighbour that has several, and
+    A span without a word would be speech without a transcript: it takes one from a neighbour that has several, and
     is left out if none has.
     """
     if not words or not intervals:
         return [(interval, []) for interval in intervals]
-    # On a clock that stands still during pauses, speech is one stretch; a word goes where its middle falls.
+    # On a clock that stops during pauses, speech is one span; a word goes where its middle is.
     elapsed_at = np.cumsum([0.0, *(end - start for start, end in intervals)])
     texts: list[list[str]] = [[] for _ in intervals]
     for word in approximate_word_times(words, 0.0, float(elapsed_at[-1])):

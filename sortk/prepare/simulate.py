@@ -20,7 +20,6 @@ from typing import Literal
 from sortk.formats.files import check_file_name
 from sortk.options import Options, option
 from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
-from sortk.prepare.mixtures import SetSummary, write_set
 from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
     Clip,
@@ -35,6 +34,7 @@ from sortk.prepare.render import (
     render,
 )
 from sortk.prepare.turn_taking import TurnStatistics, compare, measure, read_turn_taking
+from sortk.prepare.write_sessions import SetSummary, write_set
 from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Stage 4: words of stage 3 -> sorted serialized transcripts, of sessions or of the samples of a manifest.
 
-formats/sst.py has the transcripts themselves: their levels, how they are built and parsed.
+formats/sst.py defines the transcripts: their levels, how they are built and parsed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,18 @@ from sortk.records import RunJobs, Segment, Session
 
 EDGE_SECONDS = 0.001  # a word that sticks out of a window by less is rounded, not cut
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Windows
-
-
 CutWords = Literal["error", "middle"]
-"""What becomes of a word that an edge of a window cuts: an error, or it belongs to the window that its middle is in."""
+"""A word that an edge of a window cuts is an error, or belongs to the window that contains its middle."""
 
 
 def cut_window(
     words: Iterable[Segment], offset: float, duration: float | None = None, cut_words: CutWords = "error"
 ) -> list[Segment]:
-    """The words inside a window of a recording, with their times in the recording; no duration: up to its end.
+    """Return the words inside a window of a recording, with their times in the recording; no duration: up to its end.
 
-    Their SST numbers the speakers anew: <spk0> is who speaks first in the window. A word that the window's edge cuts
-    is an error, for its sound would be in the window and its text not, or the other way around; a test set must lose no
-    word, so there `cut_words="middle"`.
+    Their SST numbers the speakers again: <spk0> is who speaks first in the window. A word that the window's edge cuts
+    is an error, because its sound would be in the window and its text not, or vice versa; a test set must not lose a
+    word, so it has `cut_words="middle"`.
     """
     end = math.inf if duration is None else offset + duration
     if cut_words == "middle":
@@ -55,17 +50,13 @@ def cut_window(
     return inside
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
-
-
 @dataclass(frozen=True, slots=True)
 class SstSummary:
-    """What was serialized; summaries add up."""
+    """Counts of serialized sessions; summaries add up."""
 
     sessions: int = 0
     words: int = 0
-    empty_sessions: tuple[str, ...] = ()  # left out: nothing is said in them
+    empty_sessions: tuple[str, ...] = ()  # left out: without words
 
     def __add__(self, other: SstSummary) -> SstSummary:
         return SstSummary(
@@ -86,7 +77,7 @@ class SstSummary:
 def write_sst(
     seglst_path: Path, out_path: Path, options: SstOptions | None = None, run_jobs: RunJobs = map
 ) -> SstSummary:
-    """From a SegLST file, or a folder of them, to one line {"session_id", "text"} per session; a job is one file."""
+    """Write one line {"session_id", "text"} per session of a SegLST file, or a folder of them; a job is one file."""
     files = files_in(seglst_path, ".json")
     results = run_jobs(partial(_serialize_file, options or SstOptions()), files)
     texts: dict[str, str] = {}
@@ -122,7 +113,7 @@ def serialize_sessions(
     recordings: dict[Path, list[Session]] = {}
     for session in sessions:
         if session.seglst_path is None:
-            raise ValueError(f"session {quote(session.session_id)} names no SegLST, so its words are not known")
+            raise ValueError(f"session {quote(session.session_id)} has no seglst_filepath, which SST requires")
         recordings.setdefault(session.seglst_path, []).append(session)
     work = partial(_serialize_recording, options or SstOptions(), cut_words, transcripts)
     results = run_jobs(work, list(recordings.items()))
@@ -161,7 +152,7 @@ def _read_tracks(path: Path) -> dict[str, Track]:
 
 
 def _find_track(session: Session, tracks: Mapping[str, Track], path: Path) -> Track:
-    """A file of one session is the recording's; of several, the one with the name of the session or of its audio."""
+    """Return the only track of a file, or the one with the name of the session or of its audio."""
     if len(tracks) == 1:
         return next(iter(tracks.values()))
     for name in (session.session_id, objects.id_of(session.audio_path)):
@@ -172,7 +163,7 @@ def _find_track(session: Session, tracks: Mapping[str, Track], path: Path) -> Tr
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The words of a recording by their starts, so that each of its hundreds of windows looks at its own words only."""
+    """The words of a recording by their starts, so that each of its hundreds of windows reads only its own words."""
 
     words: list[Segment]
     longest: float  # seconds
@@ -185,7 +176,7 @@ class Track:
         return cls(by_onset, longest, max((len(word.text.split()) for word in by_onset), default=0))
 
     def find(self, offset: float, duration: float | None) -> list[Segment]:
-        """All words that may reach into the window, and few others."""
+        """Return all words that may overlap the window, and few others."""
         first = bisect.bisect_left(self.words, offset - self.longest - EDGE_SECONDS, key=attrgetter("start"))
         if duration is None:
             return self.words[first:]

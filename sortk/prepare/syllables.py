@@ -1,18 +1,18 @@
-"""Word times from segment times (Appendix C of the paper): a segment's time is dealt out to its words by syllables.
+"""Word times from segment times (Appendix C of the paper): a segment is divided among its words by their syllables.
 
     l = t_end - t_start,    lambda = l / N,    tau_i = [delta_i, delta_i + lambda n_i]
 
-n_i counts the syllables of word i, N is their sum over the segment, and delta_i is where the word before ends. What
-n_i is, a rule decides:
+n_i is the number of syllables of word i, N their sum over the segment, and delta_i the end of the word before. There
+are four rules for n_i:
 
-    hyphenation  the paper's: the places where pyphen may break the word, plus one; typesetters leave some out
-    syllables    the syllables that are spoken, from the vowels and the habits of the spelling
+    hyphenation  the paper's: the places where pyphen may break the word, plus one; some syllables are missed
+    syllables    the spoken syllables, from vowel groups and rules of spelling
     letters      the letters and digits of the word: the baseline
     sounds       the default: n_i = fixed part + number of sounds
 
-Syllables are not equally long: "strengths" takes longer than "a", and little is left of "the" in running speech. So
-the default counts vowel groups and consonants, and adds a fixed part for each word: less for words that are weak as a
-rule, more for hesitations, and something for the pause at a punctuation mark. Its constants are round numbers near the
+Syllables are not equally long: "strengths" takes longer than "a", and "the" is short in running speech. So the default
+counts vowel groups and consonants, and adds a fixed part for each word: less for words that are usually weak, more for
+hesitations, and a pause for each punctuation mark. Its constants are round numbers near the
 best fit to three sets at once: read sentences spoken by espeak-ng, digits of AudioMNIST in a row, and 4,000 segments of
 AMI's scenario meetings. Median error of word starts in milliseconds (the last column is of other meetings than the fit;
 tests/bench/bench_timestamps.py measures again):
@@ -43,13 +43,13 @@ from sortk.records import Word
 
 Rule = Literal["sounds", "syllables", "hyphenation", "letters"]
 
-CACHED_WORDS = 2**18  # more than most corpora have different ones
+CACHED_WORDS = 2**18  # more distinct words than most corpora have
 
 # Constants of the rule `sounds`, in sounds.
 FIXED = 2.0  # of an English word
 FIXED_WEAK = 0.5  # of a weak one
-FIXED_HESITATION = 5.0  # of "um": the pause that it fills goes on after it
-FIXED_ELSEWHERE = 0.5  # of a word in another language, where no list tells which ones are weak
+FIXED_HESITATION = 5.0  # of "um": the pause that it fills continues after it
+FIXED_ELSEWHERE = 0.5  # of a word in another language, for which there is no list of weak words
 PAUSE = 2.0  # at a punctuation mark
 SYLLABLES_PER_DIGIT = 2  # of numbers in other languages; espeak-ng has 1.5 in French, 2.2 in German, 2.5 in Russian
 
@@ -65,16 +65,16 @@ HESITATIONS = frozenset(("um", "uh", "er", "erm", "mm", "hmm"))
 def approximate_word_times(
     words: Sequence[str], start: float, end: float, lang: str = "en_US", rule: Rule = "sounds"
 ) -> list[Word]:
-    """The words of a segment [start, end], one after the other without gaps."""
+    """Return the words of a segment [start, end], one after the other without gaps."""
     edges = find_word_edges(words, start, end, lang, rule)
     return [Word(text, *span) for text, span in zip(words, itertools.pairwise(edges), strict=True)]
 
 
 def find_word_edges(words: Sequence[str], start: float, end: float, lang: str, rule: Rule) -> list[float]:
-    """Where each word starts, delta_1 = start to delta_n, and then `end`."""
+    """Return the start of each word, delta_1 = start to delta_n, and then `end`."""
     if not words:
         return [end]
-    if " ".join(words).isupper():  # then capitals do not tell which words are spelled letter by letter
+    if " ".join(words).isupper():  # then capitals do not mark words that are spelled letter by letter
         words = [word.lower() for word in words]
     counts = [weigh_word(word, lang, rule) for word in words]
     *before, total = itertools.accumulate(counts)
@@ -84,7 +84,7 @@ def find_word_edges(words: Sequence[str], start: float, end: float, lang: str, r
 
 @lru_cache(CACHED_WORDS)
 def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
-    """n_i: how long the word is by the rule; at least one."""
+    """Return n_i, the length of the word by the rule; at least one."""
     language = find_language(lang)
     if rule == "sounds":
         return _weigh_sounds(word, language)
@@ -98,7 +98,7 @@ def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
 
 
 def count_syllables(word: str, lang: str = "en_US", rule: Rule = "syllables") -> int:
-    """The syllables of a word as they are spoken, or as the paper counts them (`hyphenation`); at least one."""
+    """Return the number of spoken syllables of a word, or the paper's count (`hyphenation`); at least one."""
     if rule not in ("syllables", "hyphenation"):
         raise ValueError(f"rule {rule!r} does not count syllables; rules that do: syllables, hyphenation")
     return int(weigh_word(word, lang, rule))
@@ -106,14 +106,14 @@ def count_syllables(word: str, lang: str = "en_US", rule: Rule = "syllables") ->
 
 @cache
 def find_language(lang: str) -> str:
-    """What pyphen calls a language: en-us is its en_US, de_LU its de. ValueError for a language that it has not."""
+    """Return pyphen's name of a language: en-us is en_US, de_LU is de. Raise ValueError for an unknown language."""
     language: str | None = pyphen.language_fallback(lang)
     if language is not None:
         return language
     same_start = [name for name in pyphen.LANGUAGES if lang[:2].lower() == name[:2]]
     close = sorted(same_start or difflib.get_close_matches(lang, pyphen.LANGUAGES))
     hint = f"close to it: {', '.join(close)}" if close else f"languages: {', '.join(sorted(pyphen.LANGUAGES))}"
-    raise ValueError(f"unknown language {lang!r}; {hint} (Chinese, Japanese and Korean are counted well under any)")
+    raise ValueError(f"unknown language {lang!r}; {hint} (Chinese, Japanese and Korean work with any)")
 
 
 @cache
@@ -155,7 +155,7 @@ def _count_part(part: str, language: str) -> int:
 
 
 def _is_english(part: str, language: str) -> bool:
-    # An accent tells that a word is borrowed, and that its last e is spoken: café.
+    # A word with an accent is borrowed, and its last e is spoken: café.
     return language.startswith("en") and part.isascii()
 
 
@@ -165,7 +165,7 @@ def _is_english(part: str, language: str) -> bool:
 _CONSONANT_Y = re.compile(r"(?<![^aeiou])y(?=[aeiou])(?!e[sd]?$)")  # yes, beyond; not city, day, played
 _VOWEL_GROUP = re.compile(r"[aeiouy]+")
 
-_SILENT = re.compile(  # a vowel group that is no syllable
+_SILENT = re.compile(  # a vowel group that is not a syllable
     r"""
       (?<=[^aeiouy]) (?<![^aeiouylrw'][lr]) (?<!mayb) e (?= $ | ' )   # time, you're; not table, centre
     | (?<=[^aeiouy]) e (?= (?: ly | ments? | fu?l+y? | less | ness | ty | ties ) $ )   # safely, movement, ninety
@@ -177,7 +177,7 @@ _SILENT = re.compile(  # a vowel group that is no syllable
     """,
     re.VERBOSE,
 )
-_APART = re.compile(  # a syllable more than there are vowel groups
+_APART = re.compile(  # one more syllable than there are vowel groups
     r"""
       (?<![cghlnstx]) i (?=[aou]) | (?<=[ln]) i (?=um|ou)   # radio, titanium; not nation, million
     | i (?= (?:er|est)$ | et | en[ct] )   # easier, quiet, science
@@ -224,7 +224,7 @@ _SILENT_IN = {
     "hu": re.compile(r"(?<=[glnt])y"),
     "ru": re.compile(r"ъ"),  # a vowel in Bulgarian
 }
-"""By language, letters that look like vowels and are none."""
+"""By language, vowel letters that are silent."""
 
 
 def _count_elsewhere(part: str, language: str) -> int:
@@ -236,7 +236,7 @@ def _count_elsewhere(part: str, language: str) -> int:
 
 @cache
 def _base_letter(letter: str) -> str:
-    """é -> e. In other scripts a letter with a mark is another letter: й is no и."""
+    """Return the letter without its accent: é -> e. In other scripts it is another letter: й is not и."""
     base = unicodedata.normalize("NFD", letter)[0]
     return base if base.isascii() and letter not in "íú" else letter
 
@@ -244,10 +244,10 @@ def _base_letter(letter: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading aloud: what is said for digits, capitals and compounds
 
-_MARKS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0971-\u0dff\u0e31-\u0e4e"  # no letters to Python
+_MARKS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0971-\u0dff\u0e31-\u0e4e"  # not letters for Python
 _LETTERS = rf"(?:[^\W\d_]|[{_MARKS}])+"
 _PART = re.compile(rf"(?P<number>\d+(?:[.,:]\d+)*)(?:(?:st|nd|rd|th|s)\b)?|(?P<letters>{_LETTERS}(?:'{_LETTERS})*)")
-_SPELLED_START = re.compile("[JLMNRVX][^AEIOUY]")  # no English word starts so: NVIDIA is en-vidia, JPEG jay-peg
+_SPELLED_START = re.compile("[JLMNRVX][^AEIOUY]")  # English words do not start so: NVIDIA is en-vidia, JPEG jay-peg
 _LETTER_NAMES = dict(zip("abcdefghijklmnopqrstuvwxyz", (
     "ay", "bee", "see", "dee", "ee", "eff", "gee", "aitch", "eye", "jay", "kay", "ell", "em", "en", "oh",
     "pee", "cue", "ar", "ess", "tee", "you", "vee", "doubleyou", "ex", "why", "zee",
@@ -261,7 +261,7 @@ _SCALES = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hu
 
 
 def read_aloud(word: str, language: str) -> list[str]:
-    """The lower-case words that are said for a word of text; none for punctuation.
+    """Return the lower-case words that are spoken for a word of text; none for punctuation.
 
     "24-bit" -> twenty four bit, "TV" -> tee vee. In other languages than English, numbers stay digits and spelled
     words become single letters.
@@ -287,7 +287,7 @@ def _read_letters(letters: str, english: bool) -> list[str]:
 
 
 def _count_spelled(letters: str) -> int:
-    """How many letters from the start are said by their names."""
+    """Return how many letters from the start are spoken by their names."""
     if len(letters) == 1:
         return letters not in "aAiI"
     stem = letters.removesuffix("s").removesuffix("'")
@@ -300,7 +300,7 @@ def _count_spelled(letters: str) -> int:
 
 
 def _read_number(number: str) -> list[str]:
-    """Years go in pairs (nineteen ninety nine), decimals one by one (three point one four)."""
+    """Return the words of a number; years in pairs (nineteen ninety nine), decimals by digit (three point one four)."""
     words = []
     for separator, digits in re.findall(r"([.:]?)(\d+)", number.replace(",", "")):
         if separator == ".":
@@ -308,16 +308,14 @@ def _read_number(number: str) -> list[str]:
         elif len(digits) > 12 or (digits[0] == "0" and len(digits) > 1):
             words += _read_digits(digits)
         else:
-            words += _read_year(int(digits)) if _is_year(int(digits)) else _read_cardinal(int(digits))
+            value = int(digits)
+            is_year = 1100 <= value < 2000 or 2010 <= value < 2100
+            words += _read_year(value) if is_year else _read_cardinal(value)
     return words
 
 
 def _read_digits(digits: str) -> list[str]:
     return [_UNITS[int(digit)] for digit in digits]
-
-
-def _is_year(value: int) -> bool:
-    return 1100 <= value < 2000 or 2010 <= value < 2100
 
 
 def _read_year(value: int) -> list[str]:

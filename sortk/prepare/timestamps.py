@@ -2,8 +2,8 @@
 
     {"speaker": "alice", "start_time": 12.0, "end_time": 13.5, "words": "shall we start"}
 
-becomes three entries that follow each other from 12.0 to 13.5. A word that is alone in its segment has times already,
-and keeps them. Segments without text have no words; they are counted, not hidden.
+becomes three entries, one after the other, from 12.0 to 13.5. A word that is alone in its segment keeps its times.
+Segments without text have no words; they are counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sortk.formats.files import check_file_name, files_in, quote
 from sortk.prepare.syllables import Rule, find_language, find_word_edges, weigh_word
 from sortk.records import RunJobs, Segment
 
-MIN_WORD_SECONDS = 0.001  # on average over a segment; less is a mistake in its times, and vanishes when it is written
+MIN_WORD_SECONDS = 0.001  # on average over a segment; less is an error in its times, and would be rounded to 0
 
 
 @dataclass(frozen=True)
 class TimestampOptions:
-    """How words get their times."""
+    """Settings of word times."""
 
     lang: str = "en_US"  # of the transcripts; any language that pyphen has
     rule: Rule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
@@ -37,7 +37,7 @@ class TimestampOptions:
 
 @dataclass(frozen=True, slots=True)
 class TimestampSummary:
-    """What went in and what came out; summaries add up."""
+    """Counts of segments and words; summaries add up."""
 
     sessions: int = 0
     segments: int = 0
@@ -71,11 +71,10 @@ def write_timestamps(
     run_jobs: RunJobs = map,
     allow_empty: bool = False,
 ) -> TimestampSummary:
-    """From a SegLST file, or a folder of them, to `out_dir`/<session_id>.json; a job is one file.
+    """Write word times of a SegLST file, or a folder of them, to `out_dir`/<session_id>.json; a job is one file.
 
-    Sessions that an earlier run has written are counted, not written again. A file without entries is a session in
-    which nothing was said, named after the file. A folder without files is an error, unless `allow_empty` says that
-    there may be no transcripts.
+    Sessions that an earlier run has written are counted, not written again. A file without entries is a session
+    without words, named after the file. A folder without files is an error, unless `allow_empty`.
     """
     if allow_empty and seglst_path.is_dir() and not any(seglst_path.glob("[!.]*.json")):
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -99,14 +98,15 @@ def _time_file(options: TimestampOptions, out_dir: Path, path: Path) -> dict[str
     summaries = {}
     for session_id, segments in sessions.items():
         words = time_words(segments, options)
-        summaries[session_id] = _summarize(segments, words)
+        n_words = [len(segment.text.split()) for segment in segments]
+        summaries[session_id] = TimestampSummary(1, len(segments), len(words), n_words.count(1), n_words.count(0))
         if not out_paths[session_id].exists():
             seglst.write(out_paths[session_id], words)
     return summaries
 
 
 def group_sessions(segments: Iterable[Segment], path: Path) -> dict[str, list[Segment]]:
-    """The segments of a file by session; if there are none, one empty session named after the file."""
+    """Return the segments of a file by session; without any, one empty session named after the file."""
     sessions: dict[str, list[Segment]] = {}
     for segment in segments:
         sessions.setdefault(segment.session_id, []).append(segment)
@@ -114,13 +114,13 @@ def group_sessions(segments: Iterable[Segment], path: Path) -> dict[str, list[Se
 
 
 def time_words(segments: Iterable[Segment], options: TimestampOptions) -> list[Segment]:
-    """One segment per word, in the order of their starts; words that start together stay in the order given."""
+    """Return one segment per word, in the order of their starts; words that start together stay in the order given."""
     words = [word for segment in segments for word in split_segment(segment, options)]
     return sorted(words, key=attrgetter("start"))
 
 
 def split_segment(segment: Segment, options: TimestampOptions) -> list[Segment]:
-    """The words of one segment, without gaps from its start to its end."""
+    """Return the words of one segment, without gaps from its start to its end."""
     texts = segment.text.split()
     if segment.duration < MIN_WORD_SECONDS * len(texts):
         raise ValueError(
@@ -132,8 +132,3 @@ def split_segment(segment: Segment, options: TimestampOptions) -> list[Segment]:
         Segment(segment.session_id, segment.speaker, start, end, text, segment.channel)
         for text, (start, end) in zip(texts, itertools.pairwise(edges), strict=True)
     ]
-
-
-def _summarize(segments: list[Segment], words: list[Segment]) -> TimestampSummary:
-    n_words = [len(segment.text.split()) for segment in segments]
-    return TimestampSummary(1, len(segments), len(words), n_words.count(1), n_words.count(0))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sortk.prepare.conversation import PlacedTurn, deal_out, plan_turns
-from sortk.prepare.mixtures import measure_activity
 from sortk.prepare.pieces import Piece
+from sortk.prepare.write_sessions import measure_activity
 from sortk.records import Segment, Word
 
 

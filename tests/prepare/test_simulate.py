@@ -12,7 +12,6 @@ import pytest
 
 from sortk.formats import audio, ctm, manifest, rttm, seglst, sources
 from sortk.formats.files import FormatError
-from sortk.prepare.mixtures import measure_activity
 from sortk.prepare.simulate import (
     SimulateOptions,
     Simulator,
@@ -21,6 +20,7 @@ from sortk.prepare.simulate import (
     simulate_set,
     simulate_splits,
 )
+from sortk.prepare.write_sessions import measure_activity
 from sortk.records import Source
 from sortk.run.workers import run_local
 

@@ -1,4 +1,4 @@
-"""Writes planned mixtures as a set of files: audio, RTTM, word-level SegLST, CTM, plan; and a manifest over all."""
+"""Write planned sessions as a set of files: audio, RTTM, word-level SegLST, CTM, plan; and a manifest of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sortk.spans import Activity, measure_activity
 
 
 class Mixer(Protocol):
-    """Whatever plans and renders sessions by their number."""
+    """Plans and renders sessions by their number."""
 
     def session_id(self, index: int) -> str: ...
     def plan(self, index: int) -> Plan: ...
@@ -53,16 +53,16 @@ class SessionPaths:
 
     @property
     def plan(self) -> Path:
-        """Written last: where the plan is, the session is whole."""
+        """Written last: when it is there, the session is complete."""
         return self.folder / "plan" / f"{self.session_id}.json"
 
 
 def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJobs) -> SetSummary:
-    """Makes the sessions that are not there yet, then their manifest. Memory does not grow with their number."""
+    """Write the sessions that do not exist yet, then their manifest. Memory does not grow with their number."""
     summary = SetSummary()
 
     def sessions() -> Iterator[Session]:
-        for session, activity in run_jobs(partial(_simulate_session, mixer, manifest_path.parent), range(n_sessions)):
+        for session, activity in run_jobs(partial(write_session, mixer, manifest_path.parent), range(n_sessions)):
             summary.add(activity)
             yield session
 
@@ -70,13 +70,20 @@ def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJ
     return summary
 
 
-def _simulate_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
+def write_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
+    """Plan, render and write one session, unless it is complete already; return its line of the manifest."""
     paths = SessionPaths(folder, check_file_name(mixer.session_id(index)))
     if paths.plan.exists():
         plan = read_own(paths.plan, lambda fields: plan_from_json(fields, paths.plan))
     else:
         plan = mixer.plan(index)
-        _write_session(plan, mixer.render(plan), paths)
+        audio.write_flac(paths.audio, mixer.render(plan), plan.sample_rate)
+        rttm.write(paths.rttm, plan.segments())
+        words = plan.words()
+        seglst.write(paths.seglst, words)
+        ctm.write(paths.ctm, words)
+        with atomic_text(paths.plan) as file:
+            file.write(json.dumps(plan_to_json(plan, paths.plan)))
     session = Session(
         plan.session_id,
         paths.audio,
@@ -89,19 +96,9 @@ def _simulate_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, 
     return session, measure_activity(plan.segments(), plan.duration)
 
 
-def _write_session(plan: Plan, samples: Int16, paths: SessionPaths) -> None:
-    audio.write_flac(paths.audio, samples, plan.sample_rate)
-    rttm.write(paths.rttm, plan.segments())
-    words = plan.words()
-    seglst.write(paths.seglst, words)
-    ctm.write(paths.ctm, words)
-    with atomic_text(paths.plan) as file:
-        file.write(json.dumps(plan_to_json(plan, paths.plan)))
-
-
 @dataclass
 class SetSummary:
-    """What a set has become: ratios pooled over its sessions, and medians over sessions."""
+    """Statistics of a set: ratios pooled over its sessions, and medians over sessions."""
 
     seconds: float = 0.0
     speech_seconds: float = 0.0
