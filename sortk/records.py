@@ -1,4 +1,4 @@
-"""What travels between the rooms: frozen records, all times in seconds from the start of the recording."""
+"""Frozen records that all packages share; all times are seconds from the start of the recording."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SAMPLE_RATE = 16_000
 """Samples per second of all audio that models and speech detectors process."""
 
 FRAME_SECONDS = 0.08
-"""How long a frame of posteriors is, unless the model or the file says otherwise."""
+"""Duration of a frame of posteriors, unless the model or the file has another."""
 
 RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""How a room hands out work: applies a picklable function to each item, here or in other processes, and gives the
-results in the order of the items. The built-in `map` is one; `cluster.py` has the others."""
+"""Runs jobs: applies a picklable function to each item, in this process or in others, and yields the results in the
+order of the items. The built-in `map` is one; `run/workers.py` and `slurm/` have the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of one speaker's speech; with `text`, what was said in it (one word at word level)."""
+    """A span of one speaker's speech; `text` is what was said in it (one word at word level)."""
 
     session_id: str
     speaker: str
@@ -37,8 +37,7 @@ class Segment:
     end: float
     text: str = ""
     channel: str = "1"
-    confidence: float | None = None
-    """How sure a recogniser is of a word, 0 to 1."""
+    confidence: float | None = None  # of a recognizer in a word, 0 to 1
 
     @property
     def duration(self) -> float:
@@ -50,12 +49,12 @@ class Segment:
 
 
 def arrival_order(segments: Iterable[Segment], offset: float = 0.0) -> dict[str, int]:
-    """Return the place of each speaker by arrival: 0 for the one who speaks first. Transcripts number their speakers
-    so, and diarizer targets have their columns so.
+    """Return the place of each speaker by arrival: 0 for the one who speaks first. Transcripts number their speakers in
+    this order, and the columns of diarizer targets have it.
 
-    Of two who start together (to the microsecond, in a window that begins at `offset`: who speak already), the one
-    whose name comes first in the alphabet arrives first. Names are all that segments, words and every window of a
-    recording have in common; the end of a segment is not that of its first word.
+    Of two who start together (to the microsecond; in a window that begins at `offset`: who speak already), the one
+    whose name comes first in the alphabet arrives first. Only the name is the same in segments, words and every window
+    of a recording; the end of a segment is not that of its first word.
     """
     first: dict[str, float] = {}
     for segment in segments:
@@ -67,7 +66,7 @@ def arrival_order(segments: Iterable[Segment], offset: float = 0.0) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A stretch of a recording that is to be scored (UEM)."""
+    """A span of a recording that is scored (UEM)."""
 
     session_id: str
     start: float
@@ -89,8 +88,7 @@ class Session:
     uem_path: Path | None = None
     ctm_path: Path | None = None
     seglst_path: Path | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of other tools, kept as they are."""
+    extra: Mapping[str, Any] = field(default_factory=dict)  # keys of other tools, kept unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +108,4 @@ class Source:
     speech_start: float | None = None
     speech_end: float | None = None
     gender: str = ""
-    split: str = ""
-    """train, valid or test, where the corpus has a say in it."""
+    split: str = ""  # train, valid or test; empty if the corpus has no splits

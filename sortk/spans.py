@@ -1,4 +1,4 @@
-"""Spans of time in integer microseconds, so that the pieces of a recording add up exactly; how many speak when."""
+"""Spans of time in integer microseconds, so that the pieces of a recording add up exactly; the number of speakers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sortk.records import Segment
 
 Span = tuple[int, int]
-"""Start and end in microseconds, which is also what RTTM and SegLST files resolve."""
+"""Start and end in microseconds, the resolution of RTTM and SegLST files."""
 
 
 def to_us(seconds: float) -> int:
@@ -65,7 +65,7 @@ class Stretch(NamedTuple):
 
 
 class Profile:
-    """How many speak when: a step function of time, zero before the first and after the last span.
+    """The number of speakers over time: a step function, zero before the first and after the last span.
 
     This is the one sweep over boundaries. `scoring/intervals.py` has its own for many sessions at once, in numpy.
     """
@@ -84,19 +84,19 @@ class Profile:
             self._counts.append(count)
 
     def count_before(self, time: int) -> int:
-        """Return how many speak immediately before a time."""
+        """Return the number of speakers immediately before a time."""
         index = bisect_left(self._times, time) - 1
         return self._counts[index] if index >= 0 else 0
 
     def at_least(self, n_speakers: int) -> list[Span]:
-        """Return the spans in which at least so many speak."""
+        """Return the spans with at least so many speakers."""
         if not self._times:
             return []
         found = self.stretches(self._times[0], self._times[-1])
         return merge((start, end) for start, end, count in found if count >= n_speakers)
 
     def stretches(self, start: int, end: int) -> list[Stretch]:
-        """Return all of [start, end] in order; a single moment if both are the same."""
+        """Return the stretches of [start, end] in order; a single moment if both are the same."""
         index = bisect_right(self._times, start) - 1
         found, at = [], start
         while index + 1 < len(self._times) and self._times[index + 1] < end:
@@ -116,13 +116,13 @@ def speaker_turns(segments: Iterable[Segment]) -> dict[str, list[Span]]:
 
 
 def count_speakers(segments: Iterable[Segment]) -> Profile:
-    """Return how many speak when."""
+    """Return the number of speakers over time."""
     return Profile(turn for turns in speaker_turns(segments).values() for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How much of a session is spoken, in seconds."""
+    """How much of a session is speech, in seconds."""
 
     n_speakers: int
     duration: float
@@ -141,7 +141,7 @@ class Activity:
 
 
 def measure_activity(segments: Iterable[Segment], duration: float) -> Activity:
-    """Return how much of a session is spoken, and by how many at once."""
+    """Return how much of a session is speech and overlap."""
     segments = list(segments)
     profile = count_speakers(segments)
     speech, overlap = (to_seconds(length(profile.at_least(count))) for count in (1, 2))

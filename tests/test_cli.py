@@ -170,7 +170,7 @@ def test_from_a_manifest_to_transcripts(voices: Path, tmp_path: Path) -> None:
     nameless = tmp_path / "nameless.jsonl"
     nameless.write_text('{"audio_filepath": "a.flac", "duration": 12.0}\n', encoding="utf-8")
     command = ("sst", "--seglst", tmp_path / "words", "--manifest", nameless, "--out", tmp_path / "x.jsonl")
-    assert "session 'a' names no SegLST" in failed(sortk(*command))
+    assert "session 'a' has no seglst_filepath" in failed(sortk(*command))
     assert "model: no such model folder or .nemo file" in failed(
         sortk(
             "clean", "--manifest", tmp_path / "sim" / "manifest.jsonl", "--out", tmp_path / "x", "--diarizer", "model"

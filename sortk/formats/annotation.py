@@ -43,7 +43,7 @@ def recorded_segments(session: Session, zero_duration: ZeroDuration = "error") -
             return list(by_name[name])
     if len(by_name) > 1:
         raise FormatError(path, None, f"has several sessions, but not {quote(session.session_id)}")
-    # In a file about one session all lines count, whatever name they bear: NeMo does not look at it.
+    # In a file about one session all lines count, under any name: NeMo ignores the name.
     return [segment for segments in by_name.values() for segment in segments]
 
 
@@ -61,7 +61,7 @@ def is_annotated(session: Session) -> bool:
 
 
 def session_regions(session: Session) -> list[Region]:
-    """The regions of the session's UEM, which must have some; none if it names no UEM."""
+    """Return the regions of the session in its UEM, which must have some; none without a UEM."""
     if session.uem_path is None:
         return []
     regions = [region for region in uem.read(_need_file(session.uem_path)) if region.session_id in own_names(session)]
@@ -71,12 +71,12 @@ def session_regions(session: Session) -> list[Region]:
 
 
 def own_names(session: Session) -> tuple[str, str]:
-    """What a session may be called in files: by its id or, if it is a window of a recording, by that one's name."""
+    """Return the names that files may use for a session: its id or, if it is a window of a recording, that one's."""
     return session.session_id, session.audio_path.stem
 
 
 def only_name(rttm_path: Path) -> str | None:
-    """The name that all lines of an RTTM file bear; None if there are several, or no lines."""
+    """Return the only session name in an RTTM file; None if there are several, or no lines."""
     name = None
     for segment in rttm.stream(rttm_path):
         if name not in (None, segment.session_id):
@@ -86,7 +86,7 @@ def only_name(rttm_path: Path) -> str | None:
 
 
 def _need_file(path: Path) -> Path:
-    """A manifest may come from anywhere: what it names is a plain file, no pipe that one would wait at forever."""
+    """Return the path of a regular file: a manifest from elsewhere may name a pipe, which would block forever."""
     if not is_file(path):
         raise FormatError(path, None, "no such file, though a manifest names it")
     return path

@@ -1,4 +1,4 @@
-"""Audio files, through libsndfile: mono float samples in, 16-bit FLAC out. Nobody else touches audio files.
+"""Audio files, through libsndfile: mono float samples in, 16-bit FLAC out. No other module reads or writes audio files.
 
 What libsndfile cannot read goes through ffmpeg.py; containers.py checks that a file is complete.
 """
@@ -52,28 +52,27 @@ SAMPLE_RATES = range(1_000, 400_000)  # outside, the header is damaged, and a re
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """What the header says."""
+    """The fields of an audio header."""
 
     seconds: float
     sample_rate: int
     channels: int
-    n_samples: int
-    """Per channel."""
+    n_samples: int  # per channel
 
 
 def info(path: Path) -> AudioInfo:
-    """The header of a file; FormatError if it is missing, not audio, or holds no samples."""
+    """Return the header of a file; raise FormatError if it is missing, not audio, or has no samples."""
     with _open(path) as file:
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames)
 
 
 def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE) -> Samples:
-    """Samples in [-1, 1], shape (n_samples,), channels averaged, resampled if the file has another rate.
+    """Return samples in [-1, 1], shape (n_samples,), channels averaged, resampled if the file has another rate.
 
     Where the channels cancel each other (one is the inverse of the other), the loudest is taken instead.
 
-    A window that reaches over the end of the file ends there; one that starts behind the end is a FormatError, as
-    is every file that libsndfile cannot decode to the length that its header promises.
+    A window that reaches over the end of the file ends there; one that starts after the end is a FormatError, as is
+    every file that libsndfile cannot decode to the length in its header.
     """
     with _open(path) as file:
         channel = _find_channel(path, file)
@@ -84,7 +83,7 @@ def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_
 def read_blocks(
     path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE
 ) -> Iterator[Samples]:
-    """As `read`, but a minute at a time, so that memory does not grow with the file."""
+    """Yield what `read` returns, a minute at a time, so that memory does not grow with the file."""
     with _open(path) as file:
         channel = _find_channel(path, file)
         n_wanted = _seek_window(path, file, offset, duration)
@@ -107,22 +106,14 @@ def files_below(path: Path) -> list[Path]:
     """Return the file itself, or every audio file in a folder and the folders below it, sorted; no hidden ones."""
     if not path.is_dir():
         return [path]
-    found = sorted(
-        Path(folder) / name
-        for folder, folders, names in os.walk(path)
-        if _keep_visible(folders)
-        for name in names
-        if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".") and is_file(Path(folder) / name)
-    )
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # hidden ones are not entered
+        files = (Path(folder) / name for name in names if not name.startswith("."))
+        found += [file for file in files if file.suffix.lower() in SUFFIXES and is_file(file)]
     if not found:
         raise FileNotFoundError(f"{path}: no audio file ({', '.join(SUFFIXES[:5])}, ...) in this folder or below")
-    return found
-
-
-def _keep_visible(folders: list[str]) -> bool:
-    """Take hidden folders out of the list, so that `os.walk` does not enter them."""
-    folders[:] = [name for name in folders if not name.startswith(".")]
-    return True
+    return sorted(found)
 
 
 def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Samples:
@@ -134,7 +125,7 @@ def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Sampl
     """
     if isinstance(samples, Mapping):
         samples, rate = _unpack(samples)
-    if hasattr(samples, "detach"):  # a tensor; NumPy does not know all its types, such as bfloat16
+    if hasattr(samples, "detach"):  # a tensor; NumPy does not have all its types, such as bfloat16
         samples = samples.detach().cpu()
         samples = (samples.float() if samples.is_floating_point() else samples).numpy()
     if not isinstance(samples, np.ndarray):
@@ -159,7 +150,7 @@ def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Sampl
     if not np.isfinite(samples).all():
         raise ValueError("the samples hold values that are not finite numbers")
     if rate not in SAMPLE_RATES:
-        raise ValueError(f"there is no audio with a sample rate of {rate} Hz")
+        raise ValueError(f"the sample rate must be from {SAMPLE_RATES.start} to {SAMPLE_RATES.stop - 1} Hz, got {rate}")
     mono = samples if samples.ndim == 1 else samples.mean(axis=1)
     return _resample(mono.astype(np.float32, copy=False), rate, sample_rate)
 
@@ -193,7 +184,7 @@ def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> N
 
 
 def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = SAMPLE_RATE) -> None:
-    """A mono 16-bit FLAC that appears whole or not at all; float samples are clipped to [-1, 1]."""
+    """Write a mono 16-bit FLAC, atomically; float samples are clipped to [-1, 1]."""
     if samples.ndim != 1 or len(samples) == 0:
         raise ValueError(f"{path}: cannot write samples of shape {samples.shape}, only (n_samples,)")
     with atomic_path(path) as temporary:
@@ -207,7 +198,7 @@ def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate
                 compression_level=FLAC_LEVEL,
             )
         except soundfile.SoundFileError as error:
-            # libsndfile does not tell why; a disk without room for the samples is the usual reason.
+            # libsndfile does not say why; usually the disk is full.
             full = shutil.disk_usage(path.parent).free < samples.nbytes
             raise OSError(f"{path}: cannot be written ({'no space left on device' if full else error})") from None
 
@@ -291,7 +282,7 @@ def _probe_channels(path: Path, file: Any) -> int | None:
 
 
 def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -> int:
-    """Goes to the start of the window; how many samples are in it."""
+    """Seek the start of the window; return how many samples are in it."""
     if not (0 <= offset < math.inf) or not (duration is None or 0 < duration < math.inf):
         raise ValueError(f"{path}: no window of {duration} s at {offset} s")
     first = round(offset * file.samplerate)
@@ -311,7 +302,7 @@ def _seek_window(path: Path, file: Any, offset: float, duration: float | None) -
 
 
 def _decode(path: Path, file: Any, n_samples: int, channel: int | None) -> Samples:
-    """The next samples as they are in the file: one channel, or the average of all."""
+    """Return the next samples as they are in the file: one channel, or the average of all."""
     try:
         mono: Samples = np.empty(n_samples, np.float32)
         n_read, n_block = 0, max(1, DECODE_VALUES // file.channels)

@@ -24,19 +24,19 @@ FILLER = "&-"
 
 _TIMES = re.compile(rf"{BULLET}([^{BULLET}]*){BULLET}")
 _PAUSE_OR_CODE = re.compile(r"\((?:\.+|\d[\d.:]*)\)|\[[^\[\]]*\]")  # (.), (1.5); [//], [=! sings]
-# &=laughs, but not &-uh; +...; 0omitted; what nobody understands or may know; the language of a word, @s:spa
+# &=laughs, but not &-uh; +...; 0omitted; unintelligible or anonymized words; the language of a word, @s:spa
 _NO_WORD = re.compile(r"&(?!-)\S*|\+\S*|\b0\S+|\b(?:xxx|yyy|www)\b|@\S*")
 _NOT_SPOKEN = re.compile(r"[()]")  # (be)cause
 _NO_LETTER = re.compile(r"--|[^\w'-]|_")
 
 
 def read(path: Path, session_id: str) -> list[Segment]:
-    """All utterances that have times, in the order of the file, with the text as it stands there."""
+    """Return all utterances with times, in the order of the file, with their original text."""
     return list(parse(read_lines(path), path, session_id))
 
 
 def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
-    """The utterances of numbered lines; one without times, or without duration, is left out."""
+    """Yield the utterances of numbered lines; one without times, or without duration, is left out."""
     for number, tier in _tiers(lines):
         if not tier.startswith("*"):
             continue
@@ -50,7 +50,7 @@ def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
 
 
 def _tiers(lines: Lines) -> Iterator[tuple[int, str]]:
-    """Whole tiers, with the numbers of their first lines."""
+    """Yield complete tiers, with the numbers of their first lines."""
     first, tier = 0, ""
     for number, line in lines:
         if line.startswith("\t"):
@@ -73,9 +73,9 @@ def _seconds(path: Path, number: int, name: str, text: str) -> float:
 
 
 def spoken_words(text: str) -> str:
-    """What was said, in lower case: without pauses, codes, sounds and punctuation; hesitations are words.
+    """Return the words in lower case, without pauses, codes, sounds and punctuation; hesitations are words.
 
-    What a speaker takes back, <him> [//], was said and stays. Parts that were not spoken, (be)cause, are filled in.
+    Words that a speaker takes back, <him> [//], are kept. Parts that were not spoken, (be)cause, are filled in.
     """
     said = _NOT_SPOKEN.sub("", _NO_WORD.sub(" ", _PAUSE_OR_CODE.sub(" ", text)))
     words = _NO_LETTER.sub(" ", said.replace(FILLER, " ")).lower().split()

@@ -1,4 +1,4 @@
-"""What the column formats share: rows of fields to read, checked and sorted segments to write."""
+"""Shared by the column formats: rows of fields to read, checked and sorted segments to write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sortk.records import Region, Segment
 
 
 def rows(lines: Lines, max_splits: int = 16) -> Iterator[tuple[int, list[str]]]:
-    """Number and fields of each line that is neither empty nor a comment (`;; ...`)."""
+    """Yield number and fields of each line that is neither empty nor a comment (`;; ...`)."""
     for number, line in lines:
         fields = line.split(None, max_splits)
         if fields and not fields[0].startswith(";"):
@@ -18,7 +18,7 @@ def rows(lines: Lines, max_splits: int = 16) -> Iterator[tuple[int, list[str]]]:
 
 
 def writable(segments: Iterable[Segment]) -> list[Segment]:
-    """Sorted by session, start, end, speaker; ValueError for a segment that columns cannot hold."""
+    """Return the segments by session, start, end, speaker; raise ValueError for one that columns cannot hold."""
     ordered = sorted(segments, key=lambda segment: (segment.session_id, segment.start, segment.end, segment.speaker))
     for segment in ordered:
         check_segment(segment)
@@ -26,7 +26,7 @@ def writable(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def check_segment(segment: Segment) -> None:
-    """ValueError for a segment that columns cannot hold."""
+    """Raise a ValueError for a segment that columns cannot hold."""
     check_name("session id", segment.session_id)
     check_name("speaker", segment.speaker)
     check_name("channel", segment.channel)
@@ -34,7 +34,7 @@ def check_segment(segment: Segment) -> None:
 
 
 def check_name(kind: str, name: str) -> None:
-    """ValueError for a name that would not come back as one field."""
+    """Raise a ValueError for a name that would not be read back as one field."""
     if not is_token(name):
         raise ValueError(f"{kind} {quote(name)} is empty or holds white space")
     if not is_id(name):
@@ -44,23 +44,21 @@ def check_name(kind: str, name: str) -> None:
 
 
 def check_times(item: Segment | Region) -> None:
-    """ValueError for times that are no times, or that leave no duration when they are written."""
-    if 0 <= round(item.start, 6) < round(item.end, 6) <= MAX_SECONDS:
+    """Raise a ValueError for invalid times, or times without a duration when they are rounded."""
+    start, end = item.start, item.end
+    if 0 <= round(start, 6) < round(end, 6) <= MAX_SECONDS:
         return
-    raise ValueError(f"{item.session_id}: {item.start} to {item.end} {_time_fault(item.start, item.end)}")
-
-
-def _time_fault(start: float, end: float) -> str:
+    fault = "has no duration"
     if not (math.isfinite(start) and math.isfinite(end)):
-        return "is not finite"
-    if start < 0:
-        return "starts before 0"
-    if end > MAX_SECONDS:
-        return "is too long for a recording"
-    return "has no duration"
+        fault = "is not finite"
+    elif start < 0:
+        fault = "starts before 0"
+    elif end > MAX_SECONDS:
+        fault = "is too long for a recording"
+    raise ValueError(f"{item.session_id}: {start} to {end} {fault}")
 
 
 def start_and_duration(segment: Segment) -> tuple[str, str]:
-    """As written: the duration lies between the rounded times, so that start + duration gives the end again."""
+    """Return both as text: the duration is that of the rounded times, so that start + duration is the end again."""
     start, end = round(float(segment.start), 6), round(float(segment.end), 6)
     return format_seconds(start), format_seconds(end - start)

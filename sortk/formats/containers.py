@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import mmap
+import re
 import struct
 from pathlib import Path
 from typing import BinaryIO
-
-from sortk.formats import sphere
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +23,15 @@ OPEN_LENGTH = 0x7FFFF000  # from here on a 32-bit size is that of a stream whose
 MAX_PAGE_BYTES = 27 + 255 + 255 * 255  # of OGG
 OGG_EOS = 4  # flag of a stream's last page
 
+SPHERE_START = b"NIST_1A"
+
 JOINED = "holds several recordings one after the other; split them, or write one file: ffmpeg -i IN OUT.wav"
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")
 _OGG_START = b"OggS\x00\x02" + bytes(8)  # the first page of a stream, which begins at 0
+
+_SPHERE_CODING = re.compile(rb"^sample_coding -s\d+ ([^\n]*)$", re.MULTILINE)
+_SPHERE_NUMBER = re.compile(rb"^(channel_count|sample_count|sample_n_bytes) -i (\d{1,15})\s*$", re.MULTILINE)
 
 _KBITS = {  # of MPEG layer 3, by version: 1, or 2 and 2.5
     True: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -52,7 +56,7 @@ def recognize(head: bytes) -> str:
         (b".snd", "AU"),
         (b"caff", "CAF"),
         (b"riff", "W64"),
-        (sphere.MAGIC, "SPHERE"),
+        (SPHERE_START, "SPHERE"),
         (b"\x1a\x45\xdf\xa3", "Matroska (mkv, webm)"),
         (bytes.fromhex("3026b2758e66cf11"), "WMA"),
         (b"#!AMR", "AMR"),
@@ -97,7 +101,7 @@ def find_fault(path: Path) -> str:
         if kind == "W64" and len(head) >= 24:
             return _size_fault(struct.unpack("<Q", head[16:24])[0], n_bytes)
         if kind == "SPHERE":
-            return sphere.find_fault(path) or _size_fault(*sphere.count_bytes(head, n_bytes))
+            return find_packing(path) or _size_fault(*_count_sphere_bytes(head, n_bytes))
         return ""
 
 
@@ -220,3 +224,41 @@ def _skip_tags(file: BinaryIO, place: int) -> int:
             place += 32 + int.from_bytes(tag[12:16], "little")
         else:
             return place
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NIST SPHERE (.sph), the audio files of the LDC
+#
+#     NIST_1A
+#        1024
+#     channel_count -i 2
+#     sample_coding -s26 ulaw,embedded-shorten-v2.00
+#     end_head
+#
+# The header is text, padded to the size in its second line. libsndfile reads plain samples (pcm, ulaw, alaw), but not
+# packed ones, which most of the LDC's telephone speech has.
+
+
+def find_packing(path: Path) -> str:
+    """Return why a SPHERE file with packed samples cannot be read, and the remedy; empty for any other file."""
+    with path.open("rb") as file:
+        header, _, _ = file.read(HEAD_BYTES).partition(b"end_head")
+    coding = _SPHERE_CODING.search(header) if header.startswith(SPHERE_START) else None
+    if coding is None or b"," not in coding[1]:
+        return ""
+    packing = coding[1].decode("ascii", "replace").strip()
+    return (
+        f"its samples are packed ({packing}), which libsndfile cannot read; "
+        f"unpack it: sph2pipe -p -f wav {path.name} {path.stem}.wav"
+    )
+
+
+def _count_sphere_bytes(head: bytes, n_bytes: int) -> tuple[int, int]:
+    """Return how many bytes of samples the header announces, and how many follow it; 0, 0 if it announces none."""
+    lines, _, _ = head.partition(b"end_head")
+    numbers = {name: int(value) for name, value in _SPHERE_NUMBER.findall(lines)}
+    first_lines = head.split(b"\n", 2)
+    if len(numbers) < 3 or len(first_lines) < 3 or not first_lines[1].strip().isdigit():
+        return 0, 0
+    announced = numbers[b"channel_count"] * numbers[b"sample_count"] * numbers[b"sample_n_bytes"]
+    return announced, min(announced, n_bytes - int(first_lines[1]))  # some are padded behind their samples

@@ -1,4 +1,4 @@
-"""From one format to another: whatever is read becomes sessions (which name audio) and segments, then is written."""
+"""Convert one format to another: everything becomes sessions (which name audio) and segments, then is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CORPORA = ("manifest", "kaldi", "lhotse")
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a source holds; no sessions if it names no audio."""
+    """The contents of a source; no sessions if it names no audio."""
 
     segments: list[Segment]
     sessions: list[Session]
@@ -63,7 +63,7 @@ def _write(target: Path, material: Material, to: str, force: bool) -> None:
 
 
 def load(source: Path) -> Material:
-    """Everything that a file or folder says, whatever its format."""
+    """Return the contents of a file or folder of any format."""
     found = detect(source)
     if found in PARSERS:
         return Material(list(stream_segments(source, found)), [])
@@ -80,7 +80,7 @@ def load(source: Path) -> Material:
 
 
 def stream_segments(path: Path, found: str) -> Iterator[Segment]:
-    """The segments of a file, or of all files in a folder, whose format is one of PARSERS."""
+    """Yield the segments of a file, or of all files in a folder, whose format is one of PARSERS."""
     for file in files_in(path, SUFFIXES[found]):
         yield from PARSERS[found](read_lines(file), file)
 
@@ -100,7 +100,7 @@ def _write_corpus(target: Path, material: Material, to: str, force: bool) -> Non
 
 
 def _write_manifest(path: Path, material: Material, force: bool) -> None:
-    """A session that comes without annotation gets an RTTM, and a SegLST if there is text, beside the manifest."""
+    """Write a manifest; sessions without annotation get an RTTM, and a SegLST if there is text, beside it."""
     spoken = defaultdict(list)
     for segment in material.segments:
         spoken[segment.session_id].append(segment)
@@ -141,6 +141,6 @@ def _check_unchanged(manifest_path: Path, made: Mapping[Path, list[Segment]]) ->
 
 def _write_kaldi(folder: Path, material: Material) -> None:
     recordings = {session.session_id: session.audio_path for session in material.sessions}
-    # A session can be a window; reco2dur wants the length of the whole file, which only its header tells.
+    # A session can be a window; reco2dur has the length of the entire file, which is in its header.
     durations = {name: audio.info(path).seconds for name, path in recordings.items() if is_file(path)}
     kaldi.write(folder, recordings, material.segments, durations)

@@ -31,12 +31,12 @@ from sortk.records import Segment
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
-    """All words, in the order of the file."""
+    """Return all words, in the order of the file."""
     return list(parse(read_lines(path), path, zero_duration))
 
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
-    """The words of numbered lines, a segment each; `path` is only for messages."""
+    """Yield the words of numbered lines, a segment each; `path` is only for messages."""
     for number, fields in columns.rows(lines):
         if len(fields) not in (5, 6, 8):
             raise FormatError(path, number, f"a CTM line has 5, 6 or 8 fields, not {len(fields)}")
@@ -52,13 +52,13 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
-    """Sorted by session, start, end and speaker; ValueError for a segment that is not one word."""
+    """Write words by session, start, end and speaker; raise ValueError for a segment that is not one word."""
     with atomic_text(path) as file:
         file.writelines(format_lines(segments))
 
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
-    """The lines of a file, as `write` writes them."""
+    """Yield the lines of a file, as `write` writes them."""
     for segment in columns.writable(segments):
         if not is_token(segment.text):
             raise ValueError(f"CTM holds one word per line, not {quote(segment.text)} ({segment.session_id})")

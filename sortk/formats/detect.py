@@ -1,4 +1,4 @@
-"""Which format a file or folder has: by its name where that is clear, else by its first line."""
+"""Detect the format of a file or folder: by its name where that is clear, else by its first line."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sortk.formats.objects import Entry, decode
 
 SUFFIXES = {".rttm": "rttm", ".uem": "uem", ".stm": "stm", ".ctm": "ctm"}
 
-# A manifest may carry a speaker, too; these keys tell that its lines are sessions and not utterances.
+# A manifest may have a speaker, too; these keys show that its lines are sessions and not utterances.
 SESSION_KEYS = frozenset({"session_id", "num_speakers", "rttm_filepath", "seglst_filepath", "ctm_filepath"})
 
-# What the lines of formats hold that do not name one audio file.
+# Keys in the lines of formats that do not name one audio file.
 OBJECT_KEYS = {
     "lhotse": {"recording_id", "start", "duration"},
     "mixlist": {"wavs", "delays", "durations", "speakers", "texts"},
     "sst": {"session_id", "text"},
 }
 
-REJECTED = "rejected.jsonl"  # what `sortk clean` left out, and why: no data
+REJECTED = "rejected.jsonl"  # what `sortk clean` left out, and why: not data
 
 
 def detect(path: Path) -> str:
-    """rttm, uem, stm, ctm, seglst, manifest, sources, sst, mixlist, kaldi or lhotse; FormatError if none of them fits.
+    """Return rttm, uem, stm, ctm, seglst, manifest, sources, sst, mixlist, kaldi or lhotse.
 
-    A folder that a stage made is `lists`: see `lists_in`.
+    Raise FormatError for any other format. The format of a folder that a stage made is `lists`: see `lists_in`.
     """
     if path.is_dir():
         return _detect_folder(path)
@@ -52,7 +52,7 @@ def _detect_folder(folder: Path) -> str:
 
 
 def lists_in(folder: Path) -> list[Path]:
-    """The manifests and other JSON Lines of a folder, such as 01-simulate, or of its folders, such as 02-clean/diar."""
+    """Return the JSON Lines files of a folder, such as 01-simulate, or of its folders, such as 02-clean/diar."""
     for pattern in ("*.jsonl", "*/*.jsonl"):
         files = sorted(file for file in folder.glob(pattern) if file.name != REJECTED and file.is_file())
         if files:
@@ -63,12 +63,12 @@ def lists_in(folder: Path) -> list[Path]:
 def _detect_content(path: Path) -> str:
     number, fields = next(columns.rows(read_lines(path)), (0, []))
     if not fields:
-        raise FormatError(path, None, "has no lines that would tell its format")
+        raise FormatError(path, None, "has no lines, so its format is unknown")
     if fields[0].startswith("["):
         return "seglst"
     found = _detect_object(path) if fields[0].startswith("{") else _detect_columns(fields)
     if found is None:
-        raise FormatError(path, number, "has no format that sortk knows")
+        raise FormatError(path, number, "has an unknown format")
     return found
 
 

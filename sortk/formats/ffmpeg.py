@@ -95,9 +95,4 @@ def _run_pyav(av: Any, path: Path, target: Path) -> None:
         with soundfile.SoundFile(target, "w", SAMPLE_RATE, stream.channels, "PCM_16", format="RF64") as file:
             for frame in itertools.chain(container.decode(stream), [None]):  # None: what the resampler still holds
                 for part in resampler.resample(frame):
-                    file.write(_samples_of(part))
-
-
-def _samples_of(frame: Any) -> Any:
-    """(samples, channels) of a frame whose samples are packed."""
-    return np.asarray(frame.to_ndarray()).reshape(frame.samples, -1)
+                    file.write(np.asarray(part.to_ndarray()).reshape(part.samples, -1))  # (samples, channels)

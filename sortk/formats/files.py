@@ -1,4 +1,4 @@
-"""How every file is opened, named and written: one error, atomic writes, relative paths."""
+"""Open, name and write files: one error type, atomic writes, relative paths."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Lines = Iterable[tuple[int, str]]
 """Number and text of each line of a file: what a parser takes."""
 
 ZeroDuration = Literal["error", "keep"]
-"""What a parser does with a segment that ends where it starts."""
+"""How a parser treats a segment that ends where it starts."""
 
 MARKERS = frozenset({"done.json", ".done.json", "started.json", ".started.json", "summary.json"})
-"""What stages write into their folders about themselves: no data."""
+"""Files that stages write into their folders about themselves: not data."""
 
 ROOT_VARIABLE = "SORTK_ROOT"
 """The environment variable that holds the folder inside which files name each other by relative paths."""
 
 MAX_MESSAGE = 1000  # characters of an error
 
-MAX_UNPACKING = 100  # a .gz may unpack to as many times its size (tables of segments: 10 to 50 times),
+MAX_UNPACKING = 100  # a .gz may unpack to this many times its size (tables of segments: 10 to 50 times),
 FREE_UNPACKED_BYTES = 16 << 20  # beyond this much
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f]")
-"""C0, DEL and C1: what a terminal obeys instead of showing it."""
+"""C0, DEL and C1: a terminal obeys them instead of showing them."""
 
-MAX_SECONDS = 1e9  # beyond thirty years a time is a mistake; below, a float still resolves microseconds
+MAX_SECONDS = 1e9  # a time beyond thirty years is an error; below, a float still resolves microseconds
 
 _SHORT_REPR = reprlib.Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxlong = _SHORT_REPR.maxother = 80
@@ -45,33 +45,27 @@ _SHORT_REPR.maxlevel = 2
 
 
 class FormatError(ValueError):
-    """A file that breaks its format: says which file, which line, what is wrong."""
+    """A file that breaks its format; the message has the file, the line and the fault."""
 
     def __init__(self, path: str | Path, line: int | None, reason: str) -> None:
         self.path, self.line, self.reason = Path(path), line, reason
         where = f"{path}" if line is None else f"{path}, line {line}"
-        super().__init__(_one_sentence(f"{where}: {reason}"))
+        text, half = " ".join(f"{where}: {reason}".splitlines()), MAX_MESSAGE // 2
+        super().__init__(text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}")
 
     def __reduce__(self) -> tuple[type[FormatError], tuple[Path, int | None, str]]:
         # Exceptions cross process borders by their arguments; the default would pass only the joined message.
         return type(self), (self.path, self.line, self.reason)
 
 
-def _one_sentence(text: str) -> str:
-    """On one line, and of a readable length, whatever a file calls the others that it names."""
-    text = " ".join(text.splitlines())
-    half = MAX_MESSAGE // 2
-    return text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
-
-
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line, streamed; `.gz` is unpacked; a byte that is not UTF-8 is a FormatError."""
+    """Yield number and text of each line; `.gz` is unpacked; a byte that is not UTF-8 is a FormatError."""
     with _open_bytes(path) as file:
         yield from decode_lines(_unpack(file, path) if isinstance(file, gzip.GzipFile) else file, path)
 
 
 def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line of bytes; `path` is only for messages."""
+    """Yield number and text of each line of bytes; `path` is only for messages."""
     number = 0
     try:
         for number, raw in enumerate(file, start=1):
@@ -80,16 +74,16 @@ def decode_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]
         raise FormatError(path, number, f"not UTF-8 text ({error.reason})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FormatError(path, number + 1, f"damaged gzip data ({error})") from None
-    except OSError as error:  # of a disk that fails while it is read, which names no file
+    except OSError as error:  # of a disk that fails during reading; it names no file
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _unpack(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
-    """The lines of a packed file; few bytes may stand for more than any memory holds, but not in a file of ours."""
+    """Yield the lines of a packed file; refuse one that unpacks to an absurd size, which could fill the memory."""
     allowed = FREE_UNPACKED_BYTES + MAX_UNPACKING * path.stat().st_size
     while line := file.readline(allowed + 1):
         if file.tell() > allowed:
-            raise FormatError(path, None, f"unpacks to more than {MAX_UNPACKING} times its size: no such text does")
+            raise FormatError(path, None, f"unpacks to more than {MAX_UNPACKING} times its size, which text does not")
         yield line
 
 
@@ -105,7 +99,7 @@ def _open_bytes(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 
 def is_device(path: Path) -> bool:
-    """Whether it may be without an end, as /dev/zero is; a pipe ends with its writer, and /dev/null at once."""
+    """Return whether the path is a device that may never end, such as /dev/zero; pipes and /dev/null end."""
     try:
         return path.is_char_device() and not path.samefile(os.devnull)
     except OSError:
@@ -113,7 +107,7 @@ def is_device(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no disk can hold is not an error."""
+    """Return whether there is such a file; a name that no disk can hold is not an error."""
     try:
         return path.is_file()
     except OSError:
@@ -121,50 +115,45 @@ def is_file(path: Path) -> bool:
 
 
 def files_in(path: Path, *suffixes: str) -> list[Path]:
-    """The file itself, or every file with one of the suffixes in a folder, sorted; no hidden ones and no MARKERS."""
+    """Return the file itself, or the files in a folder with one of the suffixes, sorted; not hidden ones or MARKERS."""
     if not path.is_dir():
         return [path]
     visible = (file for file in path.iterdir() if file.name.endswith(suffixes) and not file.name.startswith("."))
-    found = sorted(file for file in visible if file.is_file() and not _is_marker(file))
+    # A session may be called "summary": its SegLST is a list, a marker is an object.
+    found = sorted(
+        file for file in visible if file.is_file() and not (file.name in MARKERS and file.read_bytes().startswith(b"{"))
+    )
     if not found:
         raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} file in this folder")
     return found
 
 
-def _is_marker(file: Path) -> bool:
-    # A session may be called "summary": its SegLST is a list, a marker is an object.
-    return file.name in MARKERS and file.read_bytes().startswith(b"{")
-
-
 def parse_seconds(path: Path, line: int | None, name: str, value: str) -> float:
-    """A finite, non-negative number of seconds, or a FormatError that names the field."""
+    """Return a finite, non-negative number of seconds; raise a FormatError that names the field for others."""
     try:
         seconds = float(value)
     except ValueError:
         raise FormatError(path, line, f"{name} is not a number: {quote(value)}") from None
     if 0 <= seconds <= MAX_SECONDS and "_" not in value:
         return seconds
-    raise FormatError(path, line, f"{name} {_time_fault(seconds)}: {quote(value)}")
-
-
-def _time_fault(seconds: float) -> str:
+    fault = "is not a number"  # Python reads 1_000 as a number; no other tool does
     if not math.isfinite(seconds):
-        return "is not finite"
-    if seconds < 0:
-        return "is negative"
-    if seconds > MAX_SECONDS:
-        return "is too large"
-    return "is not a number"  # Python reads 1_000 as a number; no other tool does
+        fault = "is not finite"
+    elif seconds < 0:
+        fault = "is negative"
+    elif seconds > MAX_SECONDS:
+        fault = "is too large"
+    raise FormatError(path, line, f"{name} {fault}: {quote(value)}")
 
 
 def check_span(path: Path, line: int | None, start: float, end: float, zero_duration: ZeroDuration = "error") -> None:
-    """A segment must end after it starts, or where it starts if `zero_duration` says so."""
+    """Raise a FormatError unless a segment ends after it starts, or where it starts if `zero_duration` allows it."""
     if fault := span_fault(start, end, zero_duration):
         raise FormatError(path, line, fault)
 
 
 def span_fault(start: float, end: float, zero_duration: ZeroDuration = "error") -> str:
-    """What is wrong with a segment's times; empty if nothing is."""
+    """Return what is wrong with a segment's times; empty if nothing is."""
     if end < start:
         return f"ends at {end} before it starts at {start}"
     if end == start and zero_duration == "error":
@@ -173,18 +162,18 @@ def span_fault(start: float, end: float, zero_duration: ZeroDuration = "error") 
 
 
 def format_seconds(seconds: float) -> str:
-    """At least three decimals, up to six where needed: 1.5 -> 1.500, 0.0000625 -> 0.000063."""
+    """Return at least three decimals, up to six where needed: 1.5 -> 1.500, 0.0000625 -> 0.000063."""
     text = f"{seconds:.6f}"
     return text[:-3] if text.endswith("000") else text.rstrip("0")
 
 
 def quote(value: Any) -> str:
-    """The offending value for a message, cut to a readable length."""
+    """Return the offending value for a message, cut to a readable length."""
     return _SHORT_REPR.repr(value)
 
 
 def is_token(text: str) -> bool:
-    """Whether the text can stand in a column: not empty, no white space."""
+    """Return whether the text can be a column: not empty, no white space."""
     return text.split() == [text]
 
 
@@ -220,10 +209,10 @@ def check_file_name(name: str, path: Path | None = None, what: str = "session id
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Write to the yielded path; it becomes `path` only if the block ends well, and is gone if not.
+    """Yield a temporary path; it becomes `path` if the block succeeds, and is removed if not.
 
     A link stays a link: the file that it names is written. A device or a pipe (/dev/stdout, a FIFO, `>(command)`) is
-    sent what was written, when the block has ended well.
+    sent what was written, when the block has succeeded.
     An OSError that names the yielded path, or no file at all (a full disk), names `path` instead.
     """
     target = follow_links(path)
@@ -242,7 +231,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if to_file:
-            temporary.chmod(0o666 & ~_umask())  # last: who wrote it may have put another file in its place
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)  # last: the writer may have put another file in its place
             temporary.replace(target)
         else:
             with temporary.open("rb") as source, _open_to_send(target) as sink:
@@ -251,7 +242,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        # Without a number it is a sentence of ours, which says all.
+        # Without a number it is one of our own messages, which is complete.
         if isinstance(error, OSError) and error.errno and str(error.filename or name) == name:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
@@ -288,55 +279,40 @@ def _open_to_send(target: Path) -> IO[bytes]:
 
 @contextmanager
 def atomic_text(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears whole or not at all; packed if its name ends in `.gz`."""
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("wb") as raw,
-        io.TextIOWrapper(_packed(raw) if path.suffix == ".gz" else raw, encoding="utf-8", newline="\n") as file,
-    ):
-        yield file
-
-
-def _packed(raw: IO[bytes]) -> gzip.GzipFile:
-    # Neither name nor time in the header: the same text gives the same bytes.
-    return gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0)
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
+    """Open a text file that appears complete or not at all; packed if its name ends in `.gz`."""
+    with atomic_path(path) as temporary, temporary.open("wb") as raw:
+        # Neither name nor time in the header of a .gz: the same text gives the same bytes.
+        is_packed = path.suffix == ".gz"
+        binary = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) if is_packed else raw
+        with io.TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:
+            yield file
 
 
 def resolve_path(text: str, named_in: Path) -> Path:
-    """A path written in the file `named_in`: relative ones count from that file's folder."""
+    """Return a path that is written in the file `named_in`: relative ones count from that file's folder."""
     return Path(os.path.normpath(named_in.parent / text))
 
 
 def path_text(target: Path, named_in: Path) -> str:
-    """How the file `named_in` should name `target`, so that a finished folder can be moved.
+    """Return how the file `named_in` should name `target`, so that a finished folder can be moved.
 
-    If both lie in the same root folder, the path is relative. A corpus that lies elsewhere on the disk does not move
-    with the experiment, so its paths are absolute. The root is what `relative_within` or `set_root` says; for a file
-    outside of that, or if they say nothing, it is the folder above the folder of `named_in`.
+    If both are in the same root folder, the path is relative. A corpus elsewhere on the disk does not move with the
+    experiment, so its paths are absolute. The root is that of `relative_within` or `set_root`; for a file outside of
+    it, or without one, it is the folder above the folder of `named_in`.
     """
     absolute, folder = absolute_path(target), absolute_path(named_in).parent
-    return os.path.relpath(absolute, folder) if absolute.is_relative_to(_root_of(folder)) else str(absolute)
-
-
-def _root_of(folder: Path) -> Path:
+    root = folder.parent
     if text := os.environ.get(ROOT_VARIABLE):
-        root = absolute_path(Path(text))
-        if folder.is_relative_to(root):
-            return root
-    return folder.parent
+        given = absolute_path(Path(text))
+        root = given if folder.is_relative_to(given) else root
+    return os.path.relpath(absolute, folder) if absolute.is_relative_to(root) else str(absolute)
 
 
 @contextmanager
 def relative_within(root: Path) -> Iterator[None]:
-    """Inside the block, files below `root` name each other by relative paths, however deep they lie.
+    """Inside the block, files below `root` name each other by relative paths, at any depth.
 
-    This holds for the whole process, and for worker processes that are started in the block: they inherit it.
+    This holds for the process, and for worker processes that are started in the block: they inherit it.
     """
     before = os.environ.get(ROOT_VARIABLE)
     set_root(root)
@@ -347,7 +323,7 @@ def relative_within(root: Path) -> Iterator[None]:
 
 
 def set_root(root: Path | None) -> None:
-    """As `relative_within`, but for good; None goes back to the default."""
+    """Set the root of `relative_within` permanently; None restores the default."""
     if root is None:
         os.environ.pop(ROOT_VARIABLE, None)
     else:
@@ -355,5 +331,5 @@ def set_root(root: Path | None) -> None:
 
 
 def absolute_path(path: Path) -> Path:
-    """Absolute, without `..`, and with symbolic links left alone: a linked corpus keeps the name it was given."""
+    """Return the path absolute, without `..`, links not resolved: a linked corpus keeps its name."""
     return Path(os.path.normpath(path.absolute()))

@@ -38,12 +38,11 @@ from sortk.records import Segment
 
 @dataclass(frozen=True, slots=True)
 class KaldiData:
-    """What a data directory says."""
+    """The contents of a data directory."""
 
     recordings: dict[str, Path]
     segments: list[Segment]
-    durations: dict[str, float]
-    """Seconds per recording, as far as `reco2dur` has them."""
+    durations: dict[str, float]  # seconds of the recordings in `reco2dur`
 
 
 class Row(NamedTuple):
@@ -53,20 +52,20 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One file of the directory; no rows if it is optional and not there."""
+    """One file of the directory; no rows if it is optional and missing."""
 
     path: Path
     rows: dict[str, Row]
 
     def check_keys(self, other: Table) -> None:
-        """Every key must be in the other file, too."""
+        """Raise a FormatError for a key that is not in the other file, too."""
         for key, row in self.rows.items():
             if key not in other.rows:
                 raise FormatError(self.path, row.line, f"{quote(key)} is not in {other.path.name}")
 
 
 def read(folder: Path) -> KaldiData:
-    """The recordings, and the utterances as segments, in the order of the files."""
+    """Return the recordings, and the utterances as segments, in the order of the files."""
     wav_scp, utt2spk = _table(folder / "wav.scp"), _table(folder / "utt2spk")
     segments, text, reco2dur = (_table(folder / name, optional=True) for name in ("segments", "text", "reco2dur"))
     utterances = segments if segments.path.exists() else wav_scp
@@ -78,7 +77,11 @@ def read(folder: Path) -> KaldiData:
     reco2dur.check_keys(wav_scp)
     recordings = {key: _audio_path(row, wav_scp.path) for key, row in wav_scp.rows.items()}
     durations = {key: _seconds(row, reco2dur.path) for key, row in reco2dur.rows.items()}
-    spans = _spans(segments, recordings) if utterances is segments else _whole(recordings, durations)
+    if utterances is segments:
+        spans = list(_spans(segments, recordings))
+    else:
+        ends = {key: durations.get(key) or audio.info(path).seconds for key, path in recordings.items()}
+        spans = [UtteranceSpan(key, key, 0.0, end) for key, end in ends.items()]
     return KaldiData(recordings, [_segment(span, utt2spk, text) for span in spans], durations)
 
 
@@ -91,7 +94,7 @@ def _table(path: Path, optional: bool = False) -> Table:
         key, *value = line.split(None, 1)
         check_ids(path, number, key)
         if key in rows:
-            raise FormatError(path, number, f"{quote(key)} stands in line {rows[key].line} already")
+            raise FormatError(path, number, f"{quote(key)} is in line {rows[key].line} already")
         rows[key] = Row(number, value[0].strip() if value else "")
     return Table(path, rows)
 
@@ -103,7 +106,7 @@ def _audio_path(row: Row, wav_scp: Path) -> Path:
     if not row.value or "\0" in row.value:
         raise FormatError(wav_scp, row.line, f"names no audio file: {quote(row.value)}")
     path, from_working_folder = resolve_path(row.value, wav_scp), Path(row.value)
-    # Kaldi itself counts relative paths from the folder where it runs.
+    # Kaldi resolves relative paths from the folder where it runs.
     return from_working_folder if is_file(from_working_folder) and not is_file(path) else path
 
 
@@ -113,37 +116,32 @@ def _seconds(row: Row, reco2dur: Path) -> float:
     return seconds
 
 
-class Span(NamedTuple):
+class UtteranceSpan(NamedTuple):
     utterance: str
     recording: str
     start: float
     end: float
 
 
-def _whole(recordings: Mapping[str, Path], durations: Mapping[str, float]) -> Iterator[Span]:
-    for key, path in recordings.items():
-        yield Span(key, key, 0.0, durations[key] if key in durations else audio.info(path).seconds)
-
-
-def _spans(segments: Table, recordings: Mapping[str, Path]) -> Iterator[Span]:
+def _spans(segments: Table, recordings: Mapping[str, Path]) -> Iterator[UtteranceSpan]:
     path = segments.path
     for key, row in segments.rows.items():
         fields = row.value.split()
         if len(fields) not in (3, 4):  # the fourth, a channel, is for recordings with one speaker per channel
-            raise FormatError(path, row.line, f"a line of segments has 4 or 5 fields, not {len(fields) + 1}")
+            raise FormatError(path, row.line, f"a line of segments must have 4 or 5 fields, got {len(fields) + 1}")
         recording = fields[0]
         if recording not in recordings:
             raise FormatError(path, row.line, f"recording {quote(recording)} is not in wav.scp")
         start = parse_seconds(path, row.line, "start", fields[1])
         end = parse_seconds(path, row.line, "end", fields[2])
         check_span(path, row.line, start, end)
-        yield Span(key, recording, start, end)
+        yield UtteranceSpan(key, recording, start, end)
 
 
-def _segment(span: Span, utt2spk: Table, text: Table) -> Segment:
+def _segment(span: UtteranceSpan, utt2spk: Table, text: Table) -> Segment:
     row = utt2spk.rows[span.utterance]
     if not is_token(row.value):
-        raise FormatError(utt2spk.path, row.line, f"an utterance has one speaker, not {quote(row.value)}")
+        raise FormatError(utt2spk.path, row.line, f"an utterance must have one speaker, got {quote(row.value)}")
     check_ids(utt2spk.path, row.line, row.value)
     words = text.rows[span.utterance].value if text.rows else ""
     return Segment(span.recording, row.value, span.start, span.end, words)
@@ -155,19 +153,25 @@ def write(
     segments: Iterable[Segment],
     durations: Mapping[str, float] | None = None,
 ) -> None:
-    """All tables, sorted as LC_ALL=C sorts; `text` and `reco2dur` only if there are texts, and all durations.
+    """Write all tables, in the order of LC_ALL=C; `text` and `reco2dur` only with texts, and with all durations.
 
-    Audio paths are absolute, because Kaldi does not count them from the directory. Channels are not written.
+    Audio paths are absolute, because Kaldi does not resolve them from the directory. Channels are not written.
     """
     utterances = _named(columns.writable(segments))
     for segment in utterances.values():
         if segment.session_id not in recordings:
             raise ValueError(f"{folder}: no audio is known for session {quote(segment.session_id)}")
+    by_speaker: defaultdict[str, list[str]] = defaultdict(list)
+    for key, segment in sorted(utterances.items()):
+        by_speaker[segment.speaker].append(key)
     tables = {
         "wav.scp": {key: _scp_text(key, path) for key, path in recordings.items()},
-        "segments": {key: _segments_text(segment) for key, segment in utterances.items()},
+        "segments": {
+            key: f"{segment.session_id} {format_seconds(segment.start)} {format_seconds(segment.end)}"
+            for key, segment in utterances.items()
+        },
         "utt2spk": {key: segment.speaker for key, segment in utterances.items()},
-        "spk2utt": _spk2utt(utterances),
+        "spk2utt": {speaker: " ".join(keys) for speaker, keys in by_speaker.items()},
         "text": {key: " ".join(segment.text.split()) for key, segment in utterances.items()},
         "reco2dur": {key: format_seconds(seconds) for key, seconds in (durations or {}).items() if key in recordings},
     }
@@ -180,7 +184,7 @@ def write(
 
 
 def _named(segments: Iterable[Segment]) -> dict[str, Segment]:
-    """By utterance id. It starts with the speaker, or Kaldi could not sort utterances and speakers alike."""
+    """Return the segments by utterance id. It starts with the speaker, so that both sort in the same order."""
     named: dict[str, Segment] = {}
     for segment in segments:
         start, end = round(segment.start * 100), round(segment.end * 100)
@@ -201,20 +205,9 @@ def _scp_text(key: str, path: Path) -> str:
     return text
 
 
-def _segments_text(segment: Segment) -> str:
-    return f"{segment.session_id} {format_seconds(segment.start)} {format_seconds(segment.end)}"
-
-
-def _spk2utt(utterances: Mapping[str, Segment]) -> dict[str, str]:
-    spoken = defaultdict(list)
-    for key, segment in sorted(utterances.items()):
-        spoken[segment.speaker].append(key)
-    return {speaker: " ".join(keys) for speaker, keys in spoken.items()}
-
-
 def _write_table(path: Path, table: Mapping[str, str], optional: bool) -> None:
     if optional and not table:
-        path.unlink(missing_ok=True)  # one that an earlier conversion left would contradict the other tables
+        path.unlink(missing_ok=True)  # one from an earlier conversion would contradict the other tables
         return
     with atomic_text(path) as file:
         file.writelines(f"{key} {value}".rstrip() + "\n" for key, value in sorted(table.items()))

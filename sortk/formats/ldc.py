@@ -33,12 +33,12 @@ _NO_LETTER = re.compile(r"--|[^\w'-]|_")
 
 
 def read(path: Path, session_id: str) -> list[Segment]:
-    """All turns, in the order of the file, with the text as it stands there."""
+    """Return all turns, in the order of the file, with their original text."""
     return list(parse(read_lines(path), path, session_id))
 
 
 def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
-    """The turns of numbered lines. One that ends where it starts, or before that, says nothing: it is left out."""
+    """Yield the turns of numbered lines. A turn that does not end after its start is left out."""
     turn: Segment | None = None
     more: list[str] = []  # lines that go on with the turn
     for number, line in lines:
@@ -61,7 +61,7 @@ def _turn(text: str, path: Path, number: int, session_id: str) -> Segment:
     fields = _TURN.fullmatch(text)
     if fields is None:
         raise FormatError(
-            path, number, f"begins with a number, but is no turn, <start> <end> A: <words>: {quote(text)}"
+            path, number, f"begins with a number, but is not a turn, <start> <end> A: <words>: {quote(text)}"
         )
     start = parse_seconds(path, number, "start", fields[1])
     end = parse_seconds(path, number, "end", fields[2])
@@ -78,14 +78,14 @@ def _with_duration(turn: Segment | None, more: Sequence[str], path: Path) -> Ite
 
 
 def spoken_words(text: str) -> str:
-    """What was said, in lower case: without sounds, remarks, punctuation and signs.
+    """Return the words in lower case, without sounds, remarks, punctuation and signs.
 
-    Words in doubt, ((so)), are words; nobody knows better. A word that is broken off keeps its hyphen: bos-.
+    Uncertain words, ((so)), are words. A word that is broken off keeps its hyphen: bos-.
     """
     words = _NO_LETTER.sub(" ", _LANGUAGE.sub(" ", _SOUND.sub(" ", text))).lower().split()
     return " ".join(word for word in words if any(character.isalnum() for character in word))
 
 
 def has_speech(text: str) -> bool:
-    """Whether somebody is heard: with words, with words that nobody understands, (( )), or laughing."""
+    """Return whether a turn has speech: words, unintelligible words, (( )), or laughter."""
     return "((" in text or "laugh" in text or bool(spoken_words(text))

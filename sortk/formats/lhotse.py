@@ -3,8 +3,8 @@
     {"id": "meeting1-0", "recording_id": "meeting1", "start": 12.34, "duration": 1.5, "channel": 0,
      "text": "shall we start", "speaker": "alice"}
 
-(on one line) is a supervision. Reading needs no lhotse: the lines are plain JSON. Writing leaves it to lhotse to
-say what a line holds.
+(on one line) is a supervision. Reading does not need lhotse: the lines are plain JSON. Writing uses lhotse's own
+classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORDINGS, SUPERVISIONS = "recordings.jsonl.gz", "supervisions.jsonl.gz"
 
 
 def read(path: Path) -> tuple[list[Segment], list[Session]]:
-    """The segments and recordings of a folder; of a single file of supervisions, the segments."""
+    """Return the segments and recordings of a folder; of a single file of supervisions, only the segments."""
     recordings, supervisions = (path / RECORDINGS, path / SUPERVISIONS) if path.is_dir() else (None, path)
     segments = [_segment(entry) for _, entry in entries(read_lines(supervisions), supervisions)]
     if recordings is None or not recordings.exists():
@@ -54,7 +54,7 @@ def _segment(entry: Entry) -> Segment:
 
 
 def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]) -> None:
-    """Both files; only the supervisions if there are no sessions, because no audio is known."""
+    """Write both files; only the supervisions if there are no sessions, because no audio is known."""
     lhotse = _import_lhotse()
     recordings = [_recording(lhotse, session) for session in sessions]
     supervisions = [

@@ -31,12 +31,12 @@ KEYS = frozenset({"session_id", "offset", "duration", "text", "num_speakers", *P
 
 
 def read(path: Path) -> list[Session]:
-    """All sessions, in the order of the file; the files they name are not looked at."""
+    """Return all sessions, in the order of the file; the files they name are not opened."""
     return [session for _, session in parse(read_lines(path), path)]
 
 
 def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Session]]:
-    """Line number and session of each line; relative paths count from the folder of `path`."""
+    """Yield line number and session of each line; relative paths count from the folder of `path`."""
     line_of: dict[str, int | None] = {}
     for number, entry in entries(lines, path):
         session = _session(entry)
@@ -57,7 +57,7 @@ def named_files(path: Path) -> list[Path]:
 
 
 def check_files(numbered: Iterable[tuple[int, Session]], path: Path) -> None:
-    """FormatError for the first session, as `parse` gives them, that names a file that is not there."""
+    """Raise a FormatError for the first session that names a missing file."""
     for number, session in numbered:
         for key, field in PATHS.items():
             file: Path | None = getattr(session, field)
@@ -73,7 +73,8 @@ def _session(entry: Entry) -> Session:
         audio_path=audio_path,
         duration=entry.duration("duration"),
         offset=offset,
-        text=_text(entry),
+        # NeMo writes "-" where nothing was transcribed; an empty text is a transcript: nothing was said.
+        text=None if entry.text("text") == "-" else entry.text("text"),
         num_speakers=entry.count("num_speakers"),
         rttm_path=entry.file("rttm_filepath"),
         uem_path=entry.file("uem_filepath"),
@@ -90,12 +91,6 @@ def _derived_id(entry: Entry, audio_path: Path, offset: float) -> str:
     return f"{name}-{round(offset * 1000)}" if offset > 0 else name
 
 
-def _text(entry: Entry) -> str | None:
-    # NeMo writes "-" where nothing was transcribed; an empty text is a transcript: nothing was said.
-    text = entry.text("text")
-    return None if text == "-" else text
-
-
 def _extra(entry: Entry) -> dict[str, Any]:
     extra = {key: value for key, value in entry.values.items() if key not in KEYS}
     try:
@@ -106,7 +101,7 @@ def _extra(entry: Entry) -> dict[str, Any]:
 
 
 def write(path: Path, sessions: Iterable[Session]) -> None:
-    """One line per session, in the order given; ValueError for a session that could not be read back."""
+    """Write one line per session, in the order given; raise ValueError for one that could not be read back."""
     write_lines(path, (_as_object(session, path) for session in sessions), parse)
 
 

@@ -48,7 +48,7 @@ class Mixture:
 
 
 def read(path: Path) -> list[Mixture]:
-    """All mixtures of a list; `.gz` is unpacked."""
+    """Return all mixtures of a list; `.gz` is unpacked."""
     return list(parse(read_lines(path), path))
 
 
@@ -144,7 +144,7 @@ def _column(entry: Entry, key: str) -> list[Any]:
 
 
 def write(path: Path, mixtures: Iterable[Mixture]) -> None:
-    """One line per mixture, in the order given; `wav` must be a path that holds here and now."""
+    """Write one line per mixture, in the order given; `wav` must be the path of an existing file."""
     write_lines(path, (_as_object(mixture, path) for mixture in mixtures), parse)
 
 

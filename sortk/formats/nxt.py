@@ -35,24 +35,24 @@ class Token:
 
     @property
     def is_spoken(self) -> bool:
-        """A word, or "@@", which stands for words that nobody understood; no punctuation."""
+        """A word, or "@@" for unintelligible words; not punctuation."""
         return "@" in self.text or any(map(str.isalnum, self.text))
 
 
 def read_root(path: Path) -> ET.Element:
-    """The root element; FormatError if the file is no XML."""
+    """Return the root element; raise FormatError if the file is not XML."""
     try:
         return ET.parse(path).getroot()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file; is the corpus complete?") from None
     except ET.ParseError as error:
         raise FormatError(path, error.position[0], f"broken XML ({error})") from None
-    except (LookupError, ValueError) as error:  # an encoding that there is not, or that XML cannot have
+    except (LookupError, ValueError) as error:  # an encoding that does not exist, or that XML cannot have
         raise FormatError(path, 1, f"broken XML ({error})") from None
 
 
 def read_tokens(path: Path) -> list[Token]:
-    """All elements of a file of words, in its order."""
+    """Return all elements of a file of words, in its order."""
     return [
         Token(
             element.get(ID, ""),
@@ -66,15 +66,15 @@ def read_tokens(path: Path) -> list[Token]:
 
 
 def read_time(element: ET.Element, key: str, path: Path) -> float | None:
-    """A time in seconds; missing or empty, None."""
+    """Return a time in seconds; None if it is missing or empty."""
     value = element.get(key)
     return parse_seconds(path, None, f"{key} of {element.get(ID)}", value) if value else None
 
 
 def find_words(tokens: Iterable[Token]) -> tuple[list[Word], bool]:
-    """The words that have times, and whether there are others.
+    """Return the words with times, and whether there are others.
 
-    Several tokens may share their times, which then stand on the outer ones: "two" (start), "hour", "long" (end).
+    Several tokens may share their times, which are then on the outer ones: "two" (start), "hour", "long" (end).
     """
     words: list[Word] = []
     begun: tuple[float, str] | None = None
@@ -95,7 +95,7 @@ def find_words(tokens: Iterable[Token]) -> tuple[list[Word], bool]:
 
 
 def _append(words: list[Word], word: Word, after_hyphen: bool) -> None:
-    """The next word, or, if that is a piece of the one before it, both as one."""
+    """Append the word, or join it to the last one if it is a part of that."""
     if word.start >= word.end or not any(map(str.isalnum, word.text)):
         return
     last = words[-1] if words else None
@@ -106,21 +106,21 @@ def _append(words: list[Word], word: Word, after_hyphen: bool) -> None:
 
 
 def glue(before: str, text: str) -> str:
-    """Two tokens as text: "you" + "'re", "mm" + "-" + "hmm", "two" + "hour"; punctuation is left out."""
+    """Return two tokens as text: "you" + "'re", "mm" + "-" + "hmm", "two" + "hour"; punctuation is left out."""
     if text == "-" or before.endswith("-") or _CLITIC.fullmatch(text):
         return before + text
     return f"{before} {text}".strip() if any(map(str.isalnum, text)) else before
 
 
 def as_segments(session_id: str, speaker: str, words: Iterable[Word]) -> list[Segment]:
-    """The words as entries of a transcript."""
+    """Return the words as entries of a transcript."""
     return [Segment(session_id, speaker, word.start, word.end, word.text) for word in words]
 
 
 def join_words(words: Iterable[Segment]) -> Iterator[Segment]:
-    """Who speaks when: words of a speaker without a pause between them are one segment; a pause, however short, is one.
+    """Yield segments: words of a speaker without a pause between them are one; any pause, however short, separates.
 
-    That is the rule of the "only words" reference of Landini et al. for AMI.
+    This is the rule of the "only words" reference of Landini et al. for AMI.
     """
     by_speaker: dict[str, list[Segment]] = {}
     for word in words:

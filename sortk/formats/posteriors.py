@@ -69,9 +69,9 @@ def read(path: Path) -> Posteriors:
     except Exception as error:  # on arbitrary bytes the reader can fail in any way
         raise FormatError(path, None, f"not a NumPy array ({error})") from None
     if not isinstance(probs, np.ndarray) or probs.ndim != 2 or not np.issubdtype(probs.dtype, np.floating):
-        raise FormatError(path, None, "posteriors are an array of numbers, frames x speakers")
+        raise FormatError(path, None, "posteriors must be an array of numbers, frames x speakers")
     if not ((probs >= 0) & (probs <= 1)).all():
-        raise FormatError(path, None, "holds values that are no probabilities")
+        raise FormatError(path, None, "has values that are not probabilities")
     return Posteriors(probs.astype(np.float32), read_frame_seconds(path.parent))
 
 
@@ -103,7 +103,7 @@ def read_session(folder: Path, session: Session) -> Posteriors:
 def find_first_frame(path: Path, found: Posteriors, span: Span) -> int:
     """Return where in the audio the posteriors of a session start, in microseconds.
 
-    They cover the session or, if that is a part of the audio, perhaps all of the audio: their number tells which.
+    They cover the session or, if that is a part of the audio, perhaps all of the audio; their number decides.
     """
     start, end = span
     n_frames, frame_us = len(found.probs), to_us(found.frame_seconds)

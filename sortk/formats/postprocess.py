@@ -36,13 +36,13 @@ class Postprocess:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not isfinite(value):
-                raise ValueError(f"{name} must be a finite number, not {value}")
+                raise ValueError(f"{name} must be a finite number, got {value}")
         for name in ("onset", "offset"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         for name in ("min_duration_on", "min_duration_off"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but it is {getattr(self, name)}")
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
 
 
 PRESETS = {
@@ -61,7 +61,7 @@ def read_postprocess(path: Path) -> Postprocess:
         raise FileNotFoundError(f"{path}: no such file") from None
     except RecursionError:
         raise FormatError(path, None, "not valid TOML: nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
+    except ValueError as error:  # not UTF-8, not TOML, or an integer of thousands of digits
         raise FormatError(path, None, f"not valid TOML: {error}") from None
     table.pop("notes", None)
     known = [field.name for field in fields(Postprocess)]

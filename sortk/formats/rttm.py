@@ -36,17 +36,17 @@ OTHER_TYPES = frozenset({
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
-    """All segments, in the order of the file."""
+    """Return all segments, in the order of the file."""
     return list(stream(path, zero_duration))
 
 
 def stream(path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
-    """The segments one by one, for files that are too large for a list."""
+    """Yield the segments one by one, for files that are too large for a list."""
     return parse(read_lines(path), path, zero_duration)
 
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
-    """The segments of numbered lines; `path` is only for messages."""
+    """Yield the segments of numbered lines; `path` is only for messages."""
     for number, line in lines:
         fields = line.split(None, 10)  # a line of 100 MB would become many times that in fields
         if not fields or fields[0] != "SPEAKER":
@@ -102,13 +102,13 @@ def read_marks(path: Path) -> dict[str, Marks]:
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
-    """Sorted by session, start, end and speaker; ValueError for a segment that the format cannot hold."""
+    """Write segments by session, start, end and speaker; raise ValueError for one that the format cannot hold."""
     with atomic_text(path) as file:
         file.writelines(format_lines(segments))
 
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
-    """What `write` writes, line by line."""
+    """Yield the lines of a file, as `write` writes them."""
     for segment in columns.writable(segments):
         start, duration = columns.start_and_duration(segment)
         yield (

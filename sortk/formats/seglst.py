@@ -40,21 +40,21 @@ _json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 Untimed = Literal["error", "keep"]
-"""What becomes of an entry without start_time or end_time: an error, or a segment whose times are nan."""
+"""How an entry without start_time or end_time is read: as an error, or as a segment whose times are nan."""
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error", untimed: Untimed = "error") -> list[Segment]:
-    """All segments, in the order of the file."""
+    """Return all segments, in the order of the file."""
     return list(parse(read_lines(path), path, zero_duration, untimed))
 
 
 def parse(
     lines: Lines, path: Path, zero_duration: ZeroDuration = "error", untimed: Untimed = "error"
 ) -> Iterator[Segment]:
-    """The segments of a whole file, given as numbered lines; `path` is only for messages."""
+    """Yield the segments of a file, given as numbered lines; `path` is only for messages."""
     value = decode("\n".join(line for _, line in lines), path, None)
     if not isinstance(value, list):
-        raise FormatError(path, None, f"SegLST is a JSON list, not {quote(value)}")
+        raise FormatError(path, None, f"SegLST must be a JSON list, got {quote(value)}")
     for number, item in enumerate(value, start=1):
         yield _plain_segment(item) or _segment(
             Entry.of(item, path, None, label=f"entry {number}: "), zero_duration, untimed
@@ -62,7 +62,7 @@ def parse(
 
 
 def _plain_segment(item: Any) -> Segment | None:
-    """The segment of an entry such as `write` makes, quickly; None for whatever needs a closer look."""
+    """Return the segment of an entry as `write` makes it, quickly; None for other entries."""
     try:
         session_id, speaker, start, end, words = _PLAIN_KEYS(item)
     except (KeyError, TypeError):
@@ -119,7 +119,7 @@ def _channel(entry: Entry) -> str:
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
-    """One entry per line, in the order given; ValueError for a segment that could not be read back."""
+    """Write one entry per line, in the order given; raise ValueError for one that could not be read back."""
     text = "".join(format_lines(segments))
     try:
         text.encode()

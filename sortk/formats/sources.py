@@ -22,12 +22,12 @@ TOLERANCE = 1e-3
 
 
 def read(path: Path) -> list[Source]:
-    """All utterances, in the order of the file; the audio is not looked at."""
+    """Return all utterances, in the order of the file; the audio is not opened."""
     return [source for _, source in parse(read_lines(path), path)]
 
 
 def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Source]]:
-    """Line number and utterance of each line; relative paths count from the folder of `path`."""
+    """Yield line number and utterance of each line; relative paths count from the folder of `path`."""
     line_of: dict[str, int | None] = {}
     for number, entry in entries(lines, path):
         source = _source(entry)
@@ -36,7 +36,7 @@ def parse(lines: Lines, path: Path) -> Iterator[tuple[int, Source]]:
 
 
 def check_files(numbered: Iterable[tuple[int, Source]], path: Path) -> None:
-    """FormatError for the first utterance, as `parse` gives them, whose audio is not there."""
+    """Raise a FormatError for the first utterance whose audio is missing."""
     found: set[Path] = set()
     for number, source in numbered:
         if source.audio_path not in found and not is_file(source.audio_path):
@@ -71,7 +71,7 @@ def _speech(entry: Entry, duration: float) -> tuple[float | None, float | None]:
         raise entry.error(f"speech_start {start} is not before speech_end {end}")
     for key, time in (("speech_start", start), ("speech_end", end)):
         if time is not None and time > duration + TOLERANCE:
-            raise entry.error(f"{key} {time} lies after the utterance, which lasts {duration} s")
+            raise entry.error(f"{key} {time} is after the utterance, which lasts {duration} s")
     return start, end
 
 
@@ -107,7 +107,7 @@ def _word(entry: Entry, earliest: float, duration: float) -> Word:
 
 
 def write(path: Path, sources: Iterable[Source]) -> None:
-    """One line per utterance, in the order given; ValueError for an utterance that could not be read back."""
+    """Write one line per utterance, in the order given; raise ValueError for one that could not be read back."""
     write_lines(path, (_as_object(source, path) for source in sources), parse)
 
 

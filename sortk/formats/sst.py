@@ -136,7 +136,7 @@ def serialize(turns: Sequence[Turn], level: Level) -> str:
 
 
 def _check_words(words: Sequence[Segment]) -> None:
-    """ValueError for words that would be read back as tokens, and for a mixture of sessions."""
+    """Raise a ValueError for words that would be read back as tokens, and for words of several sessions."""
     for word in words:
         if "<" in word.text and (found := TOKEN.search(word.text)):
             where = f"session {word.session_id}, {word.speaker} at {word.start:.3f} s"

@@ -32,12 +32,12 @@ IGNORED = "ignore_time_segment_in_scoring"  # in any case
 
 
 def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
-    """All utterances, in the order of the file."""
+    """Return all utterances, in the order of the file."""
     return list(parse(read_lines(path), path, zero_duration))
 
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
-    """The utterances of numbered lines; `path` is only for messages."""
+    """Yield the utterances of numbered lines; `path` is only for messages."""
     return (segment for segment in _parse_all(lines, path, zero_duration) if not _is_ignored(segment))
 
 
@@ -67,7 +67,7 @@ def _parse_all(lines: Lines, path: Path, zero_duration: ZeroDuration) -> Iterato
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:
-    """Sorted by session, start, end and speaker; white space inside a text becomes single blanks."""
+    """Write utterances by session, start, end and speaker; white space in a text becomes single blanks."""
     with atomic_text(path) as file:
         file.writelines(format_lines(segments))
 

@@ -53,12 +53,12 @@ class Tier:
 
 
 def read(path: Path) -> list[Tier]:
-    """The tiers of intervals, in the order of the file; those of points are left out."""
+    """Return the tiers of intervals, in the order of the file; those of points are left out."""
     return parse(_decode(path), path)
 
 
 def parse(text: str, path: Path) -> list[Tier]:
-    """The tiers of a whole file; `path` is only for messages."""
+    """Return the tiers of a file; `path` is only for messages."""
     values = _Values(text, path)
     if (values.string("File type"), values.string("Object class")) != ("ooTextFile", "TextGrid"):
         raise FormatError(path, 1, "not a TextGrid in Praat's text format")
@@ -112,7 +112,7 @@ class _Values:
     def count(self, what: str) -> int:
         text = self._next(what, 2, "a number")
         if not text.isdecimal() or len(text) > MAX_DIGITS:
-            raise self.error(f"the {what} should be a whole number, not {quote(text)}")
+            raise self.error(f"the {what} must be an integer, got {quote(text)}")
         return int(text)
 
     def flag(self, what: str) -> bool:

@@ -26,7 +26,7 @@ TICK_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 def draw_timeline(
     segments: Sequence[Segment], words: Sequence[Segment] = (), duration: float | None = None, title: str = ""
 ) -> str:
-    """One session as an SVG picture."""
+    """Return one session as an SVG picture."""
     segments = sorted(segments, key=lambda segment: (segment.start, segment.end))
     speakers = list(dict.fromkeys(segment.speaker for segment in segments))
     end = max([duration or 0.0, *(segment.end for segment in segments)]) or 1.0

@@ -25,12 +25,12 @@ from sortk.records import Region
 
 
 def read(path: Path) -> list[Region]:
-    """All regions, in the order of the file."""
+    """Return all regions, in the order of the file."""
     return list(parse(read_lines(path), path))
 
 
 def parse(lines: Lines, path: Path) -> Iterator[Region]:
-    """The regions of numbered lines; `path` is only for messages."""
+    """Yield the regions of numbered lines; `path` is only for messages."""
     for number, fields in columns.rows(lines):
         if len(fields) != 4:
             raise FormatError(path, number, f"a UEM line has 4 fields, not {len(fields)}")
@@ -42,7 +42,7 @@ def parse(lines: Lines, path: Path) -> Iterator[Region]:
 
 
 def write(path: Path, regions: Iterable[Region]) -> None:
-    """Sorted by session, start and end; ValueError for a region that the format cannot hold."""
+    """Write regions by session, start and end; raise ValueError for one that the format cannot hold."""
     with atomic_text(path) as file:
         for region in sorted(regions, key=lambda region: (region.session_id, region.start, region.end)):
             columns.check_name("session id", region.session_id)

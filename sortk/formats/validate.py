@@ -1,4 +1,4 @@
-"""Whether a file keeps its format, and the files that it names, too: a one-line summary or a FormatError."""
+"""Check a file, and the files that it names: return a one-line summary or raise a FormatError."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANNOTATIONS = {"rttm_filepath": "rttm_path", "ctm_filepath": "ctm_path", "seglst
 
 
 def validate(path: Path) -> str:
-    """Such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`; of a stage's folder, each of its lists."""
+    """Return such as `rttm, 3 sessions, 12 segments, 4 speakers, 0.31 h of speech`; for a stage's folder, each list."""
     found = detect(path)
     if found == "lists":
         # A corpus of sessions has a sources.jsonl without lines, a corpus of utterances manifests without lines.
@@ -117,7 +117,7 @@ def _audio_seconds(path: Path) -> float:
 
 
 def _window(path: Path, line: int, item: Session | Source, audio_seconds: float) -> float:
-    """The seconds of a session or utterance, which must lie inside its audio."""
+    """Return the seconds of a session or utterance, which must be inside its audio."""
     seconds = audio_seconds - item.offset if item.duration is None else item.duration
     end = item.offset + seconds
     if item.offset >= audio_seconds or end > audio_seconds + TOLERANCE:
@@ -127,7 +127,7 @@ def _window(path: Path, line: int, item: Session | Source, audio_seconds: float)
 
 
 def _check_ends(path: Path, numbered: Numbered, key: str, length: Callable[[Path], float]) -> None:
-    """The files that `key` names must parse, and end with the audio."""
+    """Raise a FormatError unless the files that `key` names parse, and end with the audio."""
     others: dict[str, Any] = {field: None for other, field in ANNOTATIONS.items() if other != key}
     for line, session in numbered:
         segments = session_segments(replace(session, offset=0.0, duration=None, **others))

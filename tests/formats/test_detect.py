@@ -51,10 +51,10 @@ def test_by_content(tmp_path: Path, text: str, found: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no lines that would tell its format"),
-        ("hello\n", "line 1: has no format that sortk knows"),
-        ('\n{"id": 1}\n', "line 2: has no format that sortk knows"),
-        ('{\n "key": 1,\n "settings": {}\n}\n', "line 1: has no format that sortk knows"),
+        ("", "has no lines, so its format is unknown"),
+        ("hello\n", "line 1: has an unknown format"),
+        ('\n{"id": 1}\n', "line 2: has an unknown format"),
+        ('{\n "key": 1,\n "settings": {}\n}\n', "line 1: has an unknown format"),
         ("{\n", "line 1: broken JSON"),
     ],
 )

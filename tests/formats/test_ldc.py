@@ -52,8 +52,8 @@ def test_a_turn_without_duration_is_left_out_with_a_warning(caplog: pytest.LogCa
     ("line", "message"),
     [
         ("yes", "neither a turn, <start> <end> A: <words>, nor after one: 'yes'"),
-        ("1.00 2.00 yes", "begins with a number, but is no turn, <start> <end> A: <words>: '1.00 2.00 yes'"),
-        ("1.00 A: yes", "begins with a number, but is no turn, <start> <end> A: <words>: '1.00 A: yes'"),
+        ("1.00 2.00 yes", "begins with a number, but is not a turn, <start> <end> A: <words>: '1.00 2.00 yes'"),
+        ("1.00 A: yes", "begins with a number, but is not a turn, <start> <end> A: <words>: '1.00 A: yes'"),
         ("1.0O 2.00 A: yes", "start is not a number: '1.0O'"),
         ("1.00 inf A: yes", "end is not finite: 'inf'"),
     ],

@@ -49,10 +49,10 @@ def test_a_folder_says_how_long_its_frames_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (np.zeros(3), "posteriors are an array of numbers, frames x speakers"),
-        (np.zeros((3, 2), np.int64), "posteriors are an array of numbers"),
-        (np.full((3, 2), 1.5), "holds values that are no probabilities"),
-        (np.full((3, 2), np.nan), "holds values that are no probabilities"),
+        (np.zeros(3), "posteriors must be an array of numbers, frames x speakers"),
+        (np.zeros((3, 2), np.int64), "posteriors must be an array of numbers"),
+        (np.full((3, 2), 1.5), "has values that are not probabilities"),
+        (np.full((3, 2), np.nan), "has values that are not probabilities"),
     ],
 )
 def test_arrays_that_are_no_posteriors(tmp_path: Path, array: np.ndarray, reason: str) -> None:

@@ -25,7 +25,7 @@ def test_options_survive_a_file(tmp_path: Path) -> None:
         ("onset = 'x'", "onset is 'x'; it must be a number"),
         ("onset = true", "onset is True; it must be a number"),
         ("onset = nan", "onset must be a finite number"),
-        ("onset = 1.5", "onset must be from 0 to 1, not 1.5"),
+        ("onset = 1.5", "onset must be from 0 to 1, got 1.5"),
         ("min_duration_on = -1", "min_duration_on must not be negative"),
         ("onset = ", "not valid TOML"),
     ],

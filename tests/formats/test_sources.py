@@ -64,7 +64,7 @@ def test_all_keys() -> None:
         ({"offset": "0"}, "offset is not a number: '0'"),
         ({"gender": 1}, "gender is not text: 1"),
         ({"speech_start": 1, "speech_end": 1}, "speech_start 1.0 is not before speech_end 1.0"),
-        ({"speech_end": 2.1}, "speech_end 2.1 lies after the utterance, which lasts 2.0 s"),
+        ({"speech_end": 2.1}, "speech_end 2.1 is after the utterance, which lasts 2.0 s"),
         ({"words": "one"}, "words is not a list: 'one'"),
         ({"words": [["one", 0]]}, "word 1 is not [word, start, end]: ['one', 0]"),
         ({"words": [["one", 0, "1"]]}, "word 1: end is not a number: '1'"),

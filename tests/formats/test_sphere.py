@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spheres import write_sphere
 
-from sortk.formats import audio, sphere
+from sortk.formats import audio, containers
 from sortk.formats.files import FormatError
 
 
@@ -52,4 +52,6 @@ def test_other_damage_is_not_blamed_on_packing(tmp_path: Path, content: bytes) -
 def test_any_bytes_after_the_magic_are_survived(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.sph"
     path.write_bytes(b"NIST_1A\n   1024\nsample_coding -s9 " + content)
-    assert ("sph2pipe" in sphere.find_fault(path)) == (b"," in content.partition(b"end_head")[0].partition(b"\n")[0])
+    assert ("sph2pipe" in containers.find_packing(path)) == (
+        b"," in content.partition(b"end_head")[0].partition(b"\n")[0]
+    )

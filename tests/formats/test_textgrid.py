@@ -68,7 +68,7 @@ def test_a_file_without_tiers_has_none() -> None:
         ('"IntervalTier"', '"Pitch"', "line 19: a tier is an IntervalTier or a TextTier, not 'Pitch'"),
         ("1e0", "one", "line 22: the xmax should be a number"),
         ("1.25", "-1.25", "line 13: the time of a point cannot be a time: -1.25"),
-        ("<exists>\n2\n", "<exists>\n2.5\n", "line 7: the number of tiers should be a whole number, not '2.5'"),
+        ("<exists>\n2\n", "<exists>\n2.5\n", "line 7: the number of tiers must be an integer, got '2.5'"),
         ('"she said ""yes"" twice"', "", "ends before the text"),
     ],
 )

@@ -100,7 +100,7 @@ def test_weights_are_those_of_the_package_and_no_code_is_loaded(tmp_path: Path) 
     assert all(np.array_equal(found[name], expected[f"_model.{name}"]) for name in found)
     with zipfile.ZipFile(tmp_path / "bad.jit", "w") as archive:
         archive.writestr("x/data.pkl", b"cos\nsystem\n(S'touch pwned'\ntR.")  # os.system("touch pwned")
-    with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not expected in it"):
+    with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not expected in this archive"):
         read_weights(tmp_path / "bad.jit")
 
 

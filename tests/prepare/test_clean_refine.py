@@ -158,8 +158,8 @@ def test_posteriors_of_the_session_or_of_the_whole_audio(tmp_path: Path, n_frame
     [
         (np.zeros(50, np.float32), "frames x speakers"),
         (np.zeros((50, 4), np.int64), "frames x speakers"),
-        (np.full((50, 4), np.nan, np.float32), "no probabilities"),
-        (np.full((50, 4), 1.5, np.float32), "no probabilities"),
+        (np.full((50, 4), np.nan, np.float32), "not probabilities"),
+        (np.full((50, 4), 1.5, np.float32), "not probabilities"),
         (np.zeros((10, 4), np.float32), "10 frames cover 0.80 s, but the session lasts 4.00 s"),
         (np.zeros((60, 4), np.float32), "60 frames cover 4.80 s, but the session lasts 4.00 s"),
         (None, "not a NumPy array"),

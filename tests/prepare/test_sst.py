@@ -199,7 +199,7 @@ def test_a_window_that_cuts_a_word_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_session_without_words_to_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="session 'x' names no SegLST"):
+    with pytest.raises(ValueError, match="session 'x' has no seglst_filepath"):
         serialize_sessions([Session("x", tmp_path / "x.flac")])
 
 
