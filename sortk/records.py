@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ FRAME_SECONDS = 0.08
 RunJobs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """Runs jobs: applies a picklable function to each item, in this process or in others, and yields the results in the
 order of the items. The built-in `map` is one; `run/workers.py` and `slurm/` have the others."""
+
+
+def name_work(work: Callable[..., Any]) -> str:
+    """Return the name of a job's function in words, for progress bars and Slurm jobs."""
+    function = work.func if isinstance(work, partial) else work
+    return str(getattr(function, "__name__", "work")).strip("_").replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

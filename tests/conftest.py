@@ -3,6 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("sortk", deadline=None)  # examples take longer on a busy machine
+settings.load_profile("sortk")
 
 
 @pytest.fixture(autouse=True, scope="session")

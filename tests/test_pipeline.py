@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sortk.options import HASH_ONLY_IF_SET
+from sortk.prepare.clean import CleanOptions
 from sortk.recipe import Recipe
 from sortk.run.experiment import Experiment
 from sortk.run.folders import settings_of
@@ -107,6 +108,15 @@ def test_an_option_that_came_later_makes_nothing_stale_until_it_is_used() -> Non
         "table": {"a": {"old": [1, 2], "new": "x"}},
     }
     assert settings_of(Outer(Inner(), {}, new=3)) == {"inner": {"old": [1, 2]}, "table": {}, "new": 3}
+
+
+def test_an_option_that_became_a_constant_makes_no_stage_stale() -> None:
+    """The key of stage 2 is that of the settings it had when they could be set."""
+    options = CleanOptions()
+    settings = settings_of(options)
+    assert settings["window_min_seconds"] == settings["window_search_seconds"] == 10.0
+    assert settings["sad_pad_seconds"] == 0.03 and settings["edge_seconds"] == settings["diarizer_threshold"] == 0.5
+    assert not hasattr(options, "window_min_seconds") and len(settings) == 19
 
 
 def test_a_finished_experiment_can_be_moved(tmp_path: Path) -> None:

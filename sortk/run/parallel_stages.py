@@ -20,10 +20,11 @@ from typing import IO
 
 from sortk.run.experiment import Experiment
 from sortk.run.stage import Stage
-from sortk.run.workers import count_cores, die_with
+from sortk.run.workers import count_cores
 
 log = logging.getLogger(__name__)
 
+CHILD_MODULE = "sortk.cli.child"  # runs a command that ends with this process; by name, because cli imports run
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LOG_LINES = 60.0
 
@@ -142,7 +143,7 @@ def _start(step: Step, command: Sequence[str], lane: Environment) -> _Running:
     log.info("%s: starts into %s", step.title, step.folder)
     messages = TemporaryFile()  # noqa: SIM115 - closed when the process has ended
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command, "--quiet"],
+        [sys.executable, "-P", "-m", CHILD_MODULE, str(os.getpid()), *command, "--quiet"],
         env={**os.environ, **lane},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -170,15 +171,3 @@ def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
         for one in running.values():
             one.process.wait()
             one.messages.close()
-
-
-def main() -> None:
-    """Be sortk, and end with the parent: `python -m sortk.run.parallel_stages PARENT ARGUMENTS...`."""
-    from sortk import cli  # noqa: PLC0415 - only a lane is a command line
-
-    die_with(int(sys.argv[1]))
-    cli.main(sys.argv[2:], prog_name="sortk")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from sortk.records import RunJobs
+from sortk.records import RunJobs, name_work
 from sortk.run.folders import Folder
 from sortk.slurm.options import ClusterOptions
 from sortk.slurm.queue import requeue_this_job
@@ -47,7 +47,7 @@ def choose_cluster(
     """The way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
     if cluster != "slurm":
         return partial(run_local, n_jobs=n_jobs)
-    from sortk.slurm.arrays import SlurmArrays  # noqa: PLC0415 - it is built on this module
+    from sortk.slurm.arrays import SlurmArrays  # noqa: PLC0415 - only if needed
 
     options = options or ClusterOptions()
     chosen = options.of_stage(stage) if stage else options
@@ -173,12 +173,6 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() != parent:  # it was dead before the kernel was told
             os._exit(1)
-
-
-def name_work(work: Callable[..., Any]) -> str:
-    """What a function does, for people: its name in words."""
-    function = work.func if isinstance(work, partial) else work
-    return str(getattr(function, "__name__", "work")).strip("_").replace("_", " ")
 
 
 def _show_progress(results: Iterable[Result], total: int, title: str) -> Iterator[Result]:

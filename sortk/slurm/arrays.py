@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sortk.formats.files import ROOT_VARIABLE
+from sortk.records import name_work
 from sortk.run.folders import Folder
-from sortk.run.workers import name_work
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import Queue, cancel, check_slurm, outside_of_jobs, own_message, read_queue, read_queue_patiently
 from sortk.slurm.shards import Call, Shard, Span, Submission, cut_missing, pack

@@ -26,7 +26,7 @@ def test_options_survive_a_file(tmp_path: Path) -> None:
         ("onset = true", "onset is True; it must be a number"),
         ("onset = nan", "onset must be a finite number"),
         ("onset = 1.5", "onset must be from 0 to 1, got 1.5"),
-        ("min_duration_on = -1", "min_duration_on must not be negative"),
+        ("min_duration_on = -1", "min_duration_on must be 0 or more, got -1"),
         ("onset = ", "not valid TOML"),
     ],
 )
