@@ -10,20 +10,24 @@ split; and the excerpts of /data/conversation. DER is pooled over sessions, with
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from sortk.formats import manifest, rttm, sources, uem
-from sortk.inference.diarize import DiarizeOptions, load, name_session
+from sortk.formats import audio, manifest, rttm, sources, uem
+from sortk.inference.diarize import DiarizeOptions, Diarizer, load, name_session
 from sortk.prepare.simulate import SENTENCE_MS, SimulateOptions, index_sources, simulate_set
 from sortk.records import SAMPLE_RATE, Region, Segment, Session
 from sortk.scoring.der import DerReport, score_der
 from sortk.scoring.der_counts import DerOptions
+from sortk.training.targets import frame_targets
 
 SESSIONS = 8  # of each set
 SECONDS = 90.0
+STRETCH = 19  # model frames in 1.5 s
 NOISY = {"min_snr_db": 5.0, "max_snr_db": 20.0}
 
 
@@ -70,6 +74,37 @@ def describe(name: str, report: DerReport) -> str:
     return f"{name:24s} {rates}   {report.overall.n_right_counts}/{report.overall.n_sessions}"
 
 
+@torch.inference_mode()
+def equal_error_rate(diarizer: Diarizer, sessions: list[Session]) -> float:
+    """Return how well the lower half of the encoder distinguishes voices that it has not learned.
+
+    Stretches of 1.5 s in which one person speaks are embedded (the mean of their frames), and compared with all others
+    of their session by the cosine. At the threshold where as many pairs of one voice are rejected as pairs of two are
+    accepted, that share is the equal error rate.
+    """
+    same, different = [], []
+    for session in sessions:
+        assert session.rttm_path is not None
+        samples = torch.from_numpy(audio.read(session.audio_path, sample_rate=SAMPLE_RATE))[None]
+        frames = diarizer.model.embed(samples)[0]
+        targets, _ = frame_targets(rttm.read(session.rttm_path), 0.0, len(frames), 4)
+        stretches, voices = [], []
+        for start in range(0, len(frames) - STRETCH, STRETCH // 2):
+            spoken = targets[start : start + STRETCH]
+            if spoken.sum() == STRETCH and spoken.any(axis=0).sum() == 1:
+                stretches.append(torch.nn.functional.normalize(frames[start : start + STRETCH], dim=1).mean(dim=0))
+                voices.append(int(spoken[0].argmax()))
+        embeddings = torch.nn.functional.normalize(torch.stack(stretches), dim=1)
+        cosines = (embeddings @ embeddings.T).numpy()
+        for i, j in itertools.combinations(range(len(voices)), 2):
+            if j - i > 1:  # neighbours share frames
+                (same if voices[i] == voices[j] else different).append(float(cosines[i, j]))
+    thresholds = np.sort(np.concatenate([same, different]))
+    rejected = np.searchsorted(np.sort(same), thresholds) / len(same)
+    accepted = 1 - np.searchsorted(np.sort(different), thresholds) / len(different)
+    return float(np.maximum(rejected, accepted).min())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exp", type=Path, required=True)
@@ -80,6 +115,7 @@ def main() -> None:
     parser.add_argument("--peer", choices=["segmentation", "resemblyzer"], help="a cascade of peers.py instead")
     parser.add_argument("--peers", type=Path, help="the folder with its unpacked packages")
     parser.add_argument("--threshold", type=float, default=0.5, help="cosine distance of the cascade `segmentation`")
+    parser.add_argument("--voices", action="store_true", help="only the equal error rate of its embeddings")
     parser.add_argument("--excerpts", action="store_true", help="also the real excerpts of corpora/conversation")
     parser.add_argument("--manifest", type=Path, help="list all simulated sessions here, for tuning; score nothing")
     options = parser.parse_args()
@@ -96,6 +132,10 @@ def main() -> None:
     else:
         diarizer = load(options.model, DiarizeOptions() if options.no_postprocess else None)
         find_segments = lambda session: diarizer.find_segments(*next(iter(diarizer.posteriors_of([session]))))  # noqa: E731
+        if options.voices:
+            for name, sessions in sets.items():
+                print(f"{name:24s} {100 * equal_error_rate(diarizer, sessions):6.2f} % equal error rate", flush=True)
+            return
     collar = DerOptions(collar=0.25)
     print(f"{'set':24s} {'DER':>6s} {'missed':>6s} {'false':>6s} {'conf.':>6s}   speakers right")
     started, seconds = time.process_time(), 0.0
