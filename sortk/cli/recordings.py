@@ -152,8 +152,8 @@ def transcribe_files(
 ) -> None:
     """`sortk transcribe`; `html` needs a folder."""
     from sortk.formats.outputs import noting_outputs
-    from sortk.inference.dialogue import find_utterances, print_transcripts, transcript_path, write_transcript
     from sortk.inference.diarize import count_seconds, find_sessions
+    from sortk.inference.results import find_utterances, print_transcripts, transcript_path, write_transcript
 
     styles = [style, "html"] if html else [style]
     sessions = find_sessions(paths, on_error)
@@ -191,7 +191,7 @@ def transcribe_files(
 def transcribe_live(transcriber: Transcriber[Any], file: BinaryIO, style: str) -> None:
     """`sortk transcribe -`: raw samples from a pipe; an utterance, or a word, as soon as it is final."""
     from sortk.inference.cascade import MultitalkerTranscriber
-    from sortk.inference.dialogue import format_dialogue, format_transcript, stream_utterances
+    from sortk.inference.results import format_dialogue, format_transcript, stream_utterances
 
     if not isinstance(transcriber, MultitalkerTranscriber):
         raise ValueError("only a multitalker Parakeet writes a stream; record it to a file for other models")

@@ -24,7 +24,6 @@ from sortk.formats.posteriors import find_active_spans
 from sortk.formats.tokens import WORD_MARK, Tokenizer
 from sortk.inference.diarize import Diarizer, OnProgress, Posteriors, measure_seconds
 from sortk.inference.live import read_pcm
-from sortk.inference.mel import MelStream
 from sortk.inference.pieces import (
     OnError,
     Piece,
@@ -33,9 +32,9 @@ from sortk.inference.pieces import (
     name_columns,
     read_piece,
 )
-from sortk.inference.recognize import RecognizedWord, Recognizer, find_marks, to_seconds
+from sortk.inference.recognize import RecognizedWord, Recognizer, find_marks, find_words, to_seconds
 from sortk.inference.results import Transcript
-from sortk.inference.words import find_words
+from sortk.inference.streaming import MelStream
 from sortk.models.fastconformer import Context
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
 from sortk.models.multitalker import Multitalker, MultitalkerStream, split_speakers

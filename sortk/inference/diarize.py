@@ -33,11 +33,9 @@ from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.enrol import EnrolledStream, name_columns, read_enrolment
 from sortk.inference.int8 import quantize
-from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, load_diarizer
-from sortk.inference.memory import keep_freed_memory
-from sortk.inference.postprocess import find_segments, name_segments
+from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, keep_freed_memory, load_diarizer
+from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
-from sortk.inference.speakers import keep_strongest, merge_columns, raise_weak
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_rows

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sortk.formats import audio
 from sortk.formats.columns import check_name
-from sortk.inference.speakers import ACTIVE
+from sortk.inference.postprocess import ACTIVE
 from sortk.inference.streaming import Stream
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME
 from sortk.models.speaker_cache import StreamingStep

@@ -30,6 +30,7 @@ from sortk.records import FRAME_SECONDS, Segment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 
 UNIT_SECONDS = 0.01  # of decisions
 SILENCE = -1.0  # a posterior below any offset
@@ -161,3 +162,49 @@ class _Spans(NamedTuple):
         kept = end > start  # speech in nothing but the last unit
         row = self.row[kept]
         return SegmentArrays(rows.session[row], rows.speaker[row], start[kept], end[kept])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A given number of speakers. Speakers are columns of the posteriors, by arrival; the sum of a column is the expected
+# time for which a speaker speaks.
+
+ACTIVE = 0.5  # posterior above which a speaker speaks
+RAISED = 0.75  # the highest posterior of a speaker who must be there, but is never active
+
+
+def keep_strongest(probs: Posteriors, n_speakers: int) -> Posteriors:
+    """Return the strongest columns in their order; speech of the others goes to the likeliest of these."""
+    if n_speakers >= probs.shape[1]:
+        return probs
+    strongest = np.sort(np.argsort(-probs.sum(axis=0), kind="stable")[:n_speakers])
+    others = np.setdiff1d(np.arange(probs.shape[1]), strongest)
+    return merge_columns(probs, strongest, others)
+
+
+def merge_columns(probs: Posteriors, kept: npt.NDArray[np.intp], others: npt.NDArray[np.intp]) -> Posteriors:
+    """Return the kept columns; where another one is higher, the likeliest of the kept gets its value."""
+    if len(probs) == 0:
+        return probs[:, kept]
+    merged, most = probs[:, kept].copy(), probs[:, others].max(axis=1)
+    frame, likeliest = np.arange(len(merged)), merged.argmax(axis=1)
+    merged[frame, likeliest] = np.maximum(merged[frame, likeliest], most)
+    return merged
+
+
+def raise_weak(probs: Posteriors, n_speakers: int) -> Posteriors:
+    """Scale the strongest silent columns until at least `n_speakers` columns are active somewhere.
+
+    This is a guess: such a speaker is placed where the model found one likely, but below the threshold.
+    """
+    if len(probs) == 0:
+        return probs
+    highest = probs.max(axis=0)
+    n_missing = min(n_speakers, probs.shape[1]) - int((highest > ACTIVE).sum())
+    if n_missing <= 0:
+        return probs
+    silent = [int(column) for column in np.argsort(-probs.sum(axis=0), kind="stable") if highest[column] <= ACTIVE]
+    raised = probs.copy()
+    for column in silent[:n_missing]:
+        if highest[column] > 0:
+            raised[:, column] *= RAISED / highest[column]
+    return raised

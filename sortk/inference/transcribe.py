@@ -29,8 +29,7 @@ from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.cascade import Cascade, MultitalkerTranscriber
 from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load
-from sortk.inference.load import LoadedAsr, LoadedDiarizer, load_asr
-from sortk.inference.memory import keep_freed_memory
+from sortk.inference.load import LoadedAsr, LoadedDiarizer, keep_freed_memory, load_asr
 from sortk.inference.pieces import (
     MIN_PIECE_SECONDS,
     Piece,

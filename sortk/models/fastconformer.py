@@ -59,10 +59,10 @@ class FastConformerOptions:
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model", "n_layers", "n_heads", "ff_expansion", "conv_kernel", "subsampling_channels")
-        if self.d_model % (2 * self.n_heads):
-            raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
+        if self.d_model % self.n_heads or self.d_model % 2:
+            raise ValueError(f"d_model {self.d_model} must be even and a multiple of n_heads {self.n_heads}")
         if self.conv_kernel % 2 == 0:
-            raise ValueError(f"conv_kernel must be odd, not {self.conv_kernel}")
+            raise ValueError(f"conv_kernel must be odd, got {self.conv_kernel}")
         if self.conv_norm not in ("batch_norm", "layer_norm"):
             raise ValueError(f"conv_norm must be batch_norm or layer_norm, got {self.conv_norm!r}")
         Context(self.left_context, self.right_context).check()

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from sortk.formats import ctm, rttm, seglst, stm
-from sortk.inference.dialogue import (
+from sortk.inference.postprocess import keep_strongest, raise_weak
+from sortk.inference.results import (
     STYLES,
+    Segments,
+    Transcript,
     find_cues,
     format_clock,
     format_transcript,
@@ -19,8 +22,6 @@ from sortk.inference.dialogue import (
     stream_utterances,
     wrap_lines,
 )
-from sortk.inference.results import Segments, Transcript
-from sortk.inference.speakers import keep_strongest, raise_weak
 from sortk.records import Segment, Session
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from sortk.cli import main
 from sortk.formats.model_folder import save_model
 from sortk.inference import export
-from sortk.inference.export import Session, write_graph
-from sortk.inference.export_graphs import FeatureGraph, OfflineGraph, StepGraph
+from sortk.inference.export import FeatureGraph, OfflineGraph, Session, StepGraph, write_graph
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sortk.inference.mel import MelStream
+from sortk.inference.streaming import MelStream
 from sortk.models.features import FeatureOptions, LogMel
 
 PLAIN = FeatureOptions(n_mels=20, gain=False, normalize="none")

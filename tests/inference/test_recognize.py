@@ -9,8 +9,14 @@ import pytest
 
 from sortk.formats.files import FormatError
 from sortk.inference.load import import_nemo, load_asr
-from sortk.inference.recognize import CanaryRecognizer, ParakeetRecognizer, RecognizeOptions
-from sortk.inference.words import TokenKind, find_punctuation, find_spans
+from sortk.inference.recognize import (
+    CanaryRecognizer,
+    ParakeetRecognizer,
+    RecognizeOptions,
+    TokenKind,
+    find_punctuation,
+    find_spans,
+)
 from sortk.models.canary import Canary
 from sortk.models.parakeet import Head, Parakeet
 from sortk.models.rnnt import TimedTokens

@@ -18,10 +18,10 @@ from sortk.formats.files import FormatError
 from sortk.formats.model_folder import read_sst_level, save_model
 from sortk.formats.sst import Level, parse_sst
 from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
-from sortk.inference.dialogue import STYLES, find_utterances, format_dialogue
 from sortk.inference.diarize import Diarizer
 from sortk.inference.load import LoadedDiarizer
 from sortk.inference.pieces import Piece, TranscribeOptions, lay_words, order_by_arrival
+from sortk.inference.results import STYLES, find_utterances, format_dialogue
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.models.canary import CanaryOptions
 from sortk.models.decoding import Decoding

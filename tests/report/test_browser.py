@@ -16,7 +16,7 @@ from small_experiment import write_experiment
 
 from sortk.cli import main
 from sortk.formats import audio
-from sortk.inference.dialogue import find_utterances, format_srt
+from sortk.inference.results import find_utterances, format_srt
 from sortk.records import Segment, Session
 from sortk.report.recording import format_recording
 
