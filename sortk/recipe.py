@@ -11,12 +11,14 @@ A recipe holds one table per stage, and small override tables in [variants.NAME]
     [variants.dense.simulate]
     overlap = 0.25
 
-Variants can be stacked: `dense+quiet` is quiet on top of dense.
+Variants can be stacked: `dense+quiet` is quiet on top of dense. What every recipe's [cluster] table starts from can
+stand in a file of the user's own, `$XDG_CONFIG_HOME/sortk/cluster.toml` (~/.config/sortk/cluster.toml).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -95,7 +97,7 @@ def load_shareable(name_or_path: str, overrides: Sequence[str], variant: str) ->
 
 
 def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
-    table = dict(content)
+    table = merge_tables({"cluster": read_cluster_defaults()}, content)
     variants = table.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(variant, dict) for variant in variants.values()):
         raise ValueError(f"{path}: variants must be tables, such as [variants.dense.simulate]")
@@ -152,6 +154,20 @@ def read_toml(path: Path) -> Table:
         raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
     except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
         raise ValueError(f"{path}: not valid TOML: {error}") from None
+
+
+def read_cluster_defaults() -> Table:
+    """Return the [cluster] table that the user's own file holds; it is empty if there is no such file.
+
+    A recipe's own [cluster] table and --set go on top of it. Where jobs run changes no result.
+    """
+    home = os.environ.get("HOME") or os.devnull  # in which there is no file
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or Path(home, ".config"), "sortk", "cluster.toml")
+    if not path.is_file():
+        return {}
+    table = read_settings(path, "cluster")
+    read_options(Recipe, {"name": "defaults", "cluster": table}, str(path))  # so that an error names this file
+    return table
 
 
 def read_settings(path: Path, name: str) -> Table:

@@ -26,7 +26,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-BASE = {"records", "spans", "edits", "options", "formats"}
+BASE = {"records", "spans", "edits", "options", "progress", "formats"}
 DATA_PATH = ["corpora", "prepare", "models", "training", "inference", "scoring", "report"]
 """The packages in the order in which data passes them."""
 
@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     # What each package or top-level module may import beside itself.
     "records": set(),
     "edits": set(),
+    "progress": set(),
     "spans": {"records"},
     "formats": {"records", "spans"},
     "options": {"formats"},
@@ -46,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": BASE | {"corpora", "prepare", "models", "inference", "scoring"},
     # Running: nothing about speech.
     "slurm": {"records", "options", "formats", "run"},
-    "run": {"records", "options", "formats", "slurm", "recipe"},
+    "run": {"records", "options", "progress", "formats", "slurm", "recipe"},
     # Everything together.
     "recipe": BASE | {*DATA_PATH, "slurm"},
     "stages": BASE | {*DATA_PATH, "slurm", "run", "recipe"},

@@ -67,6 +67,27 @@ def test_every_stage_has_a_table_and_config_prints_it() -> None:
         assert read_options(ClusterOptions, printed["cluster"], "printed") == recipe.cluster
 
 
+def test_the_users_own_file_has_the_defaults_of_all_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    defaults = tmp_path / "sortk" / "cluster.toml"
+    defaults.parent.mkdir()
+    defaults.write_text('partition = "cpu"\nhours = 2\n[train_diar]\npartition = "gpu"\ngpus = 4\n', encoding="utf-8")
+    own = tmp_path / "recipe.toml"
+    own.write_text("[cluster]\nhours = 9\n[cluster.train_diar]\ngpus = 8\n", encoding="utf-8")
+    cluster = load_recipe(str(own)).cluster  # the recipe goes on top, key by key
+    assert cluster.of_stage("simulate") == JobOptions(partition="cpu", hours=9)
+    assert cluster.of_stage("train-diar") == JobOptions(partition="gpu", hours=9, gpus=8)
+    assert load_recipe("mini", ["cluster.partition=new"]).cluster.of_stage("sst").partition == "new"
+    for wrong, sentence in (
+        ("partitoin = 1\n", "unknown key 'partitoin'; did you mean 'partition'"),
+        ("[trian_diar]\n", "unknown key 'trian_diar'; did you mean 'train_diar'"),
+        ("hours = 0\n", "hours must be more than 0"),
+    ):
+        defaults.write_text(wrong, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"sortk/cluster\.toml: cluster: {sentence}"):
+            load_recipe("mini")
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -101,17 +101,13 @@ def diarize_files(
     diarizer: Diarizer, paths: Sequence[Path], outputs: DiarizeOutputs, on_error: Callable[[Exception], None]
 ) -> None:
     """`sortk diarize`."""
-    from tqdm import tqdm
-
     from sortk.inference.diarize import count_seconds, find_sessions
+    from sortk.progress import Progress
 
     sessions = choose_writable(find_sessions(paths, on_error), outputs.paths, outputs.force, on_error)
     began, n_done, n_frames = time.monotonic(), 0, 0
-    bar = tqdm(
-        total=round(count_seconds(sessions)), desc="diarize", unit=" s", unit_scale=True, disable=None, leave=False
-    )
-    with bar:
-        for session, probs in diarizer.posteriors_of(sessions, lambda _, error: on_error(error), bar.update):
+    with Progress("diarizing", count_seconds(sessions), "s") as progress:
+        for session, probs in diarizer.posteriors_of(sessions, lambda _, error: on_error(error), progress.update):
             try:
                 outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
             except (ValueError, OSError) as error:
@@ -154,6 +150,7 @@ def transcribe_files(
     from sortk.formats.outputs import noting_outputs
     from sortk.inference.diarize import count_seconds, find_sessions
     from sortk.inference.results import find_utterances, print_transcripts, transcript_path, write_transcript
+    from sortk.progress import Progress
 
     styles = [style, "html"] if html else [style]
     sessions = find_sessions(paths, on_error)
@@ -165,7 +162,7 @@ def transcribe_files(
         raise ValueError(f"--format {style} holds one recording: give --out-dir for {len(sessions)} of them")
     began, n_done, n_words = time.monotonic(), 0, 0
     printed = []
-    with Progress("transcribing", transcriber.count_seconds(count_seconds(sessions))) as progress:
+    with Progress("transcribing", transcriber.count_seconds(count_seconds(sessions)), "s") as progress:
         for session, words in transcriber.transcribe(sessions, lambda _, error: on_error(error), progress.update):
             n_done, n_words = n_done + 1, n_words + len(words)
             if out_dir is not None:
@@ -202,31 +199,3 @@ def transcribe_live(transcriber: Transcriber[Any], file: BinaryIO, style: str) -
     for group in stream_utterances(words) if style == "txt" else ([word] for word in words):
         sys.stdout.write(format_dialogue(group, labels) if style == "txt" else format_transcript(group, style))
         sys.stdout.flush()
-
-
-class Progress:
-    """Seconds of audio that are done: a bar on a terminal, a line every now and then in a log."""
-
-    LINE_SECONDS = 30.0  # between two lines
-
-    def __init__(self, verb: str, total: float) -> None:
-        from tqdm import tqdm
-
-        self.verb, self.total, self.done = verb, total, 0.0
-        self._bar = tqdm(total=round(total), desc=verb, unit=" s", unit_scale=True, disable=None, leave=False)
-        self._began = self._told = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def update(self, seconds: float) -> None:
-        self.done += seconds
-        self._bar.update(seconds)
-        now = time.monotonic()
-        if self._bar.disable and now - self._told >= self.LINE_SECONDS and self.done:
-            left = (now - self._began) * max(self.total / self.done - 1, 0)
-            log.info("%s: %.0f %% done, about %.0f s left", self.verb, 100 * self.done / max(self.total, 1), left)
-            self._told = now

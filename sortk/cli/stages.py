@@ -110,16 +110,19 @@ def _run_stage(stage: Stage, given: dict[str, Any]) -> None:
     inputs = {declared.name: given[declared.name] for declared in stage.inputs if given.get(declared.name)}
     own_flags = {flag.parameter: given[flag.parameter] for flag in stage.flags if not flag.keys}
     out: Path = given["out"]
-    run_jobs = map if stage.trains else choose_cluster(given["cluster"], given["nj"], Folder(out))
-    run_alone(stage, _read_settings(stage, given), inputs, own_flags, out, run_jobs, given.get("force", False))
+    settings = _read_settings(stage, given)
+    run_jobs = map
+    if not stage.trains:
+        run_jobs = choose_cluster(given["cluster"], given["nj"], Folder(out), settings.cluster, stage.name)
+    run_alone(stage, settings, inputs, own_flags, out, run_jobs, given.get("force", False))
 
 
 def _read_settings(stage: Stage, given: dict[str, Any]) -> Any:
     """Return the settings as a recipe of the stage's tables: from --config, then flags, then --set."""
     from sortk.options import read_options
-    from sortk.recipe import Recipe, merge_tables, parse_override, read_settings
+    from sortk.recipe import Recipe, merge_tables, parse_override, read_cluster_defaults, read_settings
 
-    table: dict[str, Any] = {"name": stage.name}
+    table: dict[str, Any] = {"name": stage.name, "cluster": read_cluster_defaults()}
     if given.get("config"):
         table[stage.table] = read_settings(given["config"], stage.table)
     for flag in stage.flags:

@@ -10,9 +10,8 @@ import os
 import pickle
 import signal
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
+from sortk.progress import show_progress
 from sortk.records import RunJobs, name_work
 from sortk.run.folders import Folder
 from sortk.slurm.options import ClusterOptions
@@ -30,10 +28,6 @@ from sortk.training.signals import TrainingStopped
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-log = logging.getLogger(__name__)
-
-SECONDS_BETWEEN_LOG_LINES = 15.0
 
 
 def count_cores() -> int:
@@ -109,7 +103,7 @@ def run_local(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int
     """Runs the items in this process, or in `n_jobs` worker processes, showing progress."""
     n_jobs = min(n_jobs, len(items))
     results = map(work, items) if n_jobs <= 1 else _run_in_processes(work, items, n_jobs)
-    return _show_progress(results, len(items), name_work(work))
+    return show_progress(results, len(items), name_work(work))
 
 
 def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int) -> Iterator[Result]:
@@ -173,16 +167,3 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() != parent:  # it was dead before the kernel was told
             os._exit(1)
-
-
-def _show_progress(results: Iterable[Result], total: int, title: str) -> Iterator[Result]:
-    """A bar on a terminal, a plain line now and then elsewhere."""
-    if sys.stderr.isatty():
-        yield from tqdm(results, total=total, desc=title, dynamic_ncols=True, leave=False)
-        return
-    last_line = time.monotonic()
-    for count, result in enumerate(results, start=1):
-        yield result
-        if time.monotonic() - last_line > SECONDS_BETWEEN_LOG_LINES:
-            log.info("%s: %d of %d", title, count, total)
-            last_line = time.monotonic()

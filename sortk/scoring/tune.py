@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from sortk.formats import posteriors
 from sortk.formats.files import atomic_text
@@ -29,6 +28,7 @@ from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
 from sortk.options import option
+from sortk.progress import ProgressBar
 from sortk.records import FRAME_SECONDS, Region, RunJobs, Segment, Session
 from sortk.scoring.der import read_references
 from sortk.scoring.der_counts import DerOptions
@@ -214,7 +214,7 @@ def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
     n_finished = len(_finished(study))
     if n_finished:
         log.info("the study has %d finished trials", n_finished)
-    with tqdm(total=n_trials, initial=min(n_finished, n_trials), desc="trials", disable=None, leave=False) as bar:
+    with ProgressBar(total=n_trials, initial=min(n_finished, n_trials), desc="tuning", unit=" trials") as bar:
         while n_finished < n_trials:
             _enqueue_preset(study)
             trial = study.ask(dict(space))

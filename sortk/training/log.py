@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from sortk.formats.files import atomic_text
+from sortk.progress import ProgressBar
 from sortk.training.checkpoint import Progress
 from sortk.training.processes import Processes
 
@@ -110,7 +109,9 @@ class Bar(contextlib.AbstractContextManager["Bar"]):
         self._progress, self._n_steps, self._leads = progress, n_steps, processes.leads
         self.scores: dict[str, float] = {}  # of the last validation
         is_seen = sys.stderr.isatty() and processes.leads
-        self._bar = tqdm(total=n_steps, initial=progress.step, disable=not is_seen, leave=False, unit="step")
+        self._bar = ProgressBar(
+            total=n_steps, initial=progress.step, desc="training", unit=" steps", disable=not is_seen
+        )
         self._last_line = time.monotonic()
 
     def __exit__(self, *about: object) -> None:

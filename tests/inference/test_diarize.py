@@ -27,10 +27,12 @@ from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_tensors, save_model, save_tensors
 from sortk.inference import diarize
 from sortk.inference.diarize import DiarizeOptions, Diarizer, find_sessions, load
-from sortk.inference.int8 import Int8Linear
+from sortk.inference.int8 import Int8FeedForward, Int8Linear
 from sortk.inference.load import LoadedDiarizer
+from sortk.models import fastconformer, transformer
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
+from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.sortformer import Sortformer
 from sortk.models.transformer import TransformerOptions
@@ -224,6 +226,24 @@ def test_int8_products_are_exact_but_for_rounding(bias: bool) -> None:
     x[0, 0, :2] = torch.tensor([-40, 87]) / 8  # 127 steps of 1/8
     torch.testing.assert_close(Int8Linear(linear)(x), linear(x), atol=1e-4, rtol=0)
     torch.testing.assert_close(Int8Linear(linear)(torch.zeros(2, 6)), linear(torch.zeros(2, 6)))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        fastconformer.FeedForward(FastConformerOptions(d_model=8, n_heads=2, dropout=0.0)),
+        transformer.FeedForward(TransformerOptions(d_model=8, n_heads=2, d_inner=32)),
+    ],
+)
+def test_int8_feed_forward_has_the_activation_of_the_block(
+    block: fastconformer.FeedForward | transformer.FeedForward,
+) -> None:
+    """A step of the input is 8 / 127, one of a weight less than 1 / 127: other activations differ by far more."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 50, 8)
+    with torch.inference_mode():
+        exact, rounded = block.eval()(x), Int8FeedForward(block)(x)
+    assert 0 < (rounded - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 def test_int8_makes_no_quantized_tensors() -> None:
