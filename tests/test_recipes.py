@@ -24,6 +24,7 @@ from sortk.inference.pieces import Piece
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
+from sortk.stages import STAGES
 from sortk.training.options import AsrPhaseOptions, BatchLimit
 
 README = Path(__file__).parents[1] / "README.md"
@@ -295,12 +296,23 @@ def test_run_sh_runs_the_chosen_stages(tmp_path: Path) -> None:
     bin_dir = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
     options = ["--variant", "debug", "--exp", str(tmp_path / "exp"), "--quiet"]
-    for stages in (["--stop-stage", "1"], ["--stage", "2", "--stop-stage", "3"]):
+    for stages in (["--stop-stage", "simulate"], ["--stage", "2", "--stop-stage", "3"]):
         subprocess.run([script, *options, *stages], check=True, env=environment)
     done = sorted(path.parent.name for path in tmp_path.rglob("done.json"))
     assert done == ["00-prepare", "01-simulate", "02-clean", "03-timestamps"]
     listed = subprocess.run([script, "--help"], check=True, env=environment, capture_output=True, text=True).stdout
-    assert [line.split()[0] for line in listed.splitlines()[1:]] == [str(number) for number in range(9)]
+    assert [line.split()[:2] for line in listed.splitlines()[1:]] == [[str(each.number), each.name] for each in STAGES]
+    refused = subprocess.run([script, "--stage", "trian"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 2 and "there is no stage 'trian'" in refused.stderr
+
+
+def test_every_run_sh_names_the_stages_as_sortk_does() -> None:
+    scripts = sorted((Path(__file__).parents[1] / "recipes").glob("*/run.sh"))
+    assert [script.parent.name for script in scripts] == shipped_recipes()
+    for script in scripts:
+        shown = [line.split()[1:3] for line in script.read_text(encoding="utf-8").splitlines() if line[:4] == "run "]
+        known = [[str(each.number), each.name] for each in STAGES]
+        assert shown == [each for each in known if each in shown] and shown, script
 
 
 def test_stages_have_names(tmp_path: Path) -> None:

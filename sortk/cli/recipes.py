@@ -74,7 +74,7 @@ def stage(name: str, **common: Any) -> None:
     from sortk.slurm.queue import was_requeued
 
     chosen, number = _Chosen(**common), find_stage(name).number
-    if find_stage(number).trains and chosen.submits:
+    if find_stage(number).trains and chosen.cluster == "slurm":
         _submit_stages(chosen, *_select([number], chosen), wait=True)
     else:  # the job of a stage that has begun to do it again goes on with that
         _run_stages(chosen, *_select([number], chosen), redo_done=chosen.force and not was_requeued())
@@ -111,14 +111,10 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")
     chosen = _Chosen(**common)
     selected = _select(range(first_number, last_number + 1), chosen)
-    if chosen.submits:
+    if wait and chosen.cluster != "slurm":
+        raise click.UsageError("--wait needs --cluster slurm")
+    if chosen.cluster == "slurm":
         _submit_stages(chosen, *selected, wait=wait)
-    elif chosen.cluster == "slurm":
-        experiment, stages = selected
-        for line in experiment.dry_run(
-            stages, chosen.force, False, lambda stage, force: chosen.command(stage, experiment, force)
-        ):
-            click.echo(line)
     else:
         _run_stages(chosen, *selected)
 
@@ -179,9 +175,12 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
 
 
 def _time_and_size(status: Status) -> str:
+    from sortk.progress import format_clock
+
     if status.seconds is None or status.n_bytes is None:
         return ""
-    return f"{status.seconds:9.1f} s {status.n_bytes / 1e6:8.1f} MB"
+    spent = f"{status.seconds:.1f} s" if status.seconds < 60 else format_clock(status.seconds)
+    return f"{spent:>9} {status.n_bytes / 1e6:8.1f} MB"
 
 
 def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Experiment:
@@ -237,13 +236,17 @@ def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> Non
 
 
 def _submit_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], wait: bool) -> None:
-    """As jobs, whole."""
+    """Submit each stage as a job; in a dry run, show their scripts."""
+
+    def command(stage: Stage, force: bool) -> list[str]:
+        return chosen.command(stage, experiment, force)
+
+    if chosen.dry_run:
+        for line in experiment.dry_run(stages, chosen.force, False, command):
+            click.echo(line)
+        return
     experiment.check_files(stages)
-    jobs = experiment.submit(
-        stages,
-        chosen.force,
-        lambda stage, force: chosen.command(stage, experiment, force),
-    )
+    jobs = experiment.submit(stages, chosen.force, command)
     if wait:
         with _offer_to_cancel([job.folder for job in jobs.values()]):
             _show_changes(experiment.watch(jobs))
