@@ -34,7 +34,7 @@ class PooledDiarizer:
 
     def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
         """The posteriors of each session, in order."""
-        for heard in self.run_jobs(partial(process_pool, self.model, self.device), _split(sessions)):
+        for heard in self.run_jobs(partial(diarize_sessions, self.model, self.device), _split(sessions)):
             yield from heard
 
 
@@ -49,17 +49,17 @@ class PooledTranscriber:
 
     def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
         """The SST and the words of each sample."""
-        work = partial(transcribe_pool, self.model, self.diarizer, self.decoding)
+        work = partial(transcribe_samples, self.model, self.diarizer, self.decoding)
         for written in self.run_jobs(work, _split(samples)):
             yield from written
 
 
-def process_pool(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
+def diarize_sessions(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
     """What a job of `PooledDiarizer` does."""
     return list(_load_diarizer(model, device, _version(model)).posteriors_of(sessions))
 
 
-def transcribe_pool(
+def transcribe_samples(
     model: Path, diarizer: Path | None, decoding: Decoding, samples: Sequence[Session]
 ) -> list[tuple[Session, str, list[Segment]]]:
     """What a job of `PooledTranscriber` does."""
