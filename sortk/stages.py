@@ -106,7 +106,9 @@ def given_paths(*settings: str) -> list[Path]:
     revision=1,
 )
 def prepare(task: Task) -> None:
-    """Turn a corpus on disk into sources.jsonl (single-speaker utterances), or into manifests of sessions.
+    """Turn a corpus into sources.jsonl or sessions.
+
+    sources.jsonl lists single-speaker utterances; sessions are recordings with several speakers, in manifests.
 
     CORPUS is one of {corpora}. espeak is a set of voices that come with sortk, sources a ready sources.jsonl, sessions
     your own recordings with RTTM, a manifest or a Kaldi directory. docs/corpora.md describes where to get the others,
@@ -243,10 +245,11 @@ def simulate(task: Task) -> None:
     revision=1,
 )
 def clean(task: Task) -> None:
-    """Refine annotations, cut windows and samples, and drop what would spoil a model.
+    """Refine annotations, cut windows and samples.
 
-    Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s to learn from), scored/ (samples of 10-20 s that
-    keep every word, to score), rejected.jsonl and summary.json. With a diarizer, its posteriors go to probs/.
+    Drops what would harm a model. Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s to learn from),
+    scored/ (samples of 10-20 s that keep every word, to score), rejected.jsonl and summary.json. With a diarizer, its
+    posteriors go to probs/.
 
     Example: sortk clean --manifest data/ami.jsonl --out data/ami-clean --nj 4
     """
@@ -289,7 +292,7 @@ def clean(task: Task) -> None:
     marker=".done.json",  # all other .json files are transcripts
 )
 def timestamps(task: Task) -> None:
-    """Give words approximate times, from the times of their segments.
+    """Estimate word times from the times of segments.
 
     Writes OUT/<session>.json, one entry per word.
 
@@ -505,7 +508,7 @@ def _read_training_data(task: Task) -> TrainingData:
     wanted=lambda settings: settings.asr,
 )
 def train_asr(task: Task) -> None:
-    """Train a multi-speaker ASR that a diarizer supervises.
+    """Train a multi-speaker ASR with speaker supervision.
 
     Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command continues after a
     stop.
@@ -550,10 +553,10 @@ def train_asr(task: Task) -> None:
     writes_file=True,
 )
 def tune(task: Task) -> None:
-    """Find the postprocessing with the lowest DER on a development set.
+    """Find the postprocessing with the lowest DER.
 
-    Writes OUT and, of the same name, a .json with the history of the search. The same command continues the study; run
-    it in several processes at once, and they share the work.
+    The DER is that of a development set. Writes OUT and, of the same name, a .json with the history of the search. The same
+    command continues the study; run it in several processes at once, and they share the work.
 
     Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
     """

@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from sortk import cli
 from sortk.cli.options import SettingOption
@@ -126,6 +127,14 @@ def test_every_command_has_help_an_example_and_verbosity(name: str) -> None:
     for parameter in parameters:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"sortk {name} {parameter.opts[0]} has no help"
+
+
+def test_help_fits_80_columns() -> None:
+    """Also the list of commands: a first sentence that is too long would be cut off with dots."""
+    for arguments in ([], ["score"], *(name.split() for name in COMMANDS)):
+        shown = CliRunner().invoke(cli.main, [*arguments, "--help"], terminal_width=80).output
+        assert max(map(len, shown.splitlines())) <= 80, arguments
+        assert not re.search(r"\.\.\.$", shown.partition("\n")[2], re.MULTILINE), arguments
 
 
 def test_every_command_is_in_the_readme() -> None:

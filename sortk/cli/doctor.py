@@ -16,10 +16,10 @@ from sortk.cli.options import with_verbosity
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_verbosity
 def doctor(corpora_dir: str, as_json: bool) -> None:
-    """Look at this machine: versions, devices, memory, disk, Slurm, corpora; for bug reports.
+    """Check this machine and the installation.
 
-    Names no user, host, folder or variable. Exit code 1 if something that sortk needs is broken; lines that begin with
-    `!` say what to do.
+    Shows versions, devices, memory, disk, Slurm and corpora, for bug reports; names no user, host, folder or variable.
+    Exit code 1 if something that sortk needs is broken; lines that begin with `!` say what to do.
 
     Example: sortk doctor --corpora-dir /data
     """
@@ -48,10 +48,10 @@ def _wrap(name: str, text: str) -> str:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @with_verbosity
 def completion(shell: str) -> None:
-    """Print a script that lets a shell complete commands, options, files and recipes.
+    """Print a script for completion in a shell.
 
-    Put this into ~/.bashrc (zsh: ~/.zshrc): eval "$(sortk completion bash)". For fish: sortk completion fish >
-    ~/.config/fish/completions/sortk.fish
+    It completes commands, options, files and recipes. Put this into ~/.bashrc (zsh: ~/.zshrc): eval "$(sortk completion
+    bash)". For fish: sortk completion fish > ~/.config/fish/completions/sortk.fish
 
     Example: sortk completion bash
     """
@@ -65,7 +65,7 @@ def completion(shell: str) -> None:
 
 
 def print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """What --version does."""
+    """Print the versions: the callback of --version."""
     if wanted and not context.resilient_parsing:
         from sortk.run.doctor import describe_versions
 

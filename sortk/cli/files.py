@@ -8,10 +8,7 @@ from pathlib import Path
 import click
 
 from sortk.cli.group import Failures
-from sortk.cli.options import (
-    FILE,
-    with_verbosity,
-)
+from sortk.cli.options import FILE, with_verbosity
 
 
 @click.command()
@@ -21,15 +18,15 @@ from sortk.cli.options import (
     "--to",
     required=True,
     type=click.Choice(["rttm", "stm", "ctm", "seglst", "manifest", "kaldi", "lhotse"]),
-    help="The format of OUT; that of IN is found out.",
+    help="The format of OUT; the format of IN is detected.",
 )
 @click.option("--force", is_flag=True, help="Replace annotations beside a manifest that have another content.")
 @with_verbosity
 def convert(source: Path, target: Path, to: str, force: bool) -> None:
-    """Convert between RTTM, STM, CTM, SegLST, manifests, Kaldi and lhotse folders.
+    """Convert between formats of annotations and manifests.
 
-    For a manifest, annotations that come in other formats are written beside OUT: rttm/<session>.rttm and, if there is
-    text, seglst/<session>.json.
+    They are RTTM, STM, CTM, SegLST, manifests, Kaldi and lhotse folders. For a manifest, annotations that come in other
+    formats are written beside OUT: rttm/<session>.rttm and, if there is text, seglst/<session>.json.
 
     Example: sortk convert ref.rttm ref.json --to seglst
     """
@@ -42,9 +39,10 @@ def convert(source: Path, target: Path, to: str, force: bool) -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True)
 @with_verbosity
 def validate(files: Sequence[Path]) -> None:
-    """Check files of any format that sortk knows; a line each says what is in them.
+    """Check files of any format that sortk knows.
 
-    A folder of recordings with their annotation is checked as `sortk prepare sessions` does it, without writing.
+    A line for each says what is in it. A folder of recordings with their annotation is checked as `sortk prepare
+    sessions` does it, without writing.
 
     Example: sortk validate ref.rttm train.jsonl my-data
     """

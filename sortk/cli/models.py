@@ -266,10 +266,10 @@ def transcribe(
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
 @with_verbosity
 def import_nemo(file: Path, out: Path) -> None:
-    """Turn a checkpoint of NVIDIA's into a model folder: Sortformer, Nemotron, NEST, Canary or Parakeet.
+    """Turn a checkpoint of NVIDIA's into a model folder.
 
-    Wherever a model is asked for, the .nemo file itself will do as well; a model folder loads faster. Nothing in the
-    file is executed.
+    It may be a Sortformer, Nemotron, NEST, Canary or Parakeet. Wherever a model is asked for, the .nemo file itself
+    also works; a model folder loads faster. Nothing in the file is executed.
 
     Example: sortk import-nemo diar_sortformer_4spk-v1.nemo --out models/sortformer
     """
@@ -291,10 +291,11 @@ def import_nemo(file: Path, out: Path) -> None:
 @click.option("--preset", help="Latency of a step in seconds, as for diarize --streaming; else the model's own.")
 @with_verbosity
 def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "features"], preset: str | None) -> None:
-    """Write a diarizer as an ONNX graph, for runtimes without Python and torch.
+    """Write a diarizer as an ONNX graph.
 
-    onnxruntime must compute from it what torch computes, or there is no file. A step takes mel frames and its state,
-    and gives posteriors and the next state (next_...); all zeros are the state at the start.
+    It is for runtimes without Python and torch. onnxruntime must compute from it what torch computes, or there is no
+    file. A step takes mel frames and its state, and gives posteriors and the next state (next_...); all zeros are the
+    state at the start.
 
     Example: sortk export-onnx --model models/sortformer --out sortformer.onnx
     """
@@ -306,10 +307,11 @@ def export_onnx(model: Path, out: Path, part: Literal["offline", "step", "featur
 @click.command("models")
 @with_verbosity
 def list_models() -> None:
-    """List published models by name, with licence, and whether they are on this machine.
+    """List published models by name.
 
-    A name stands wherever a model is asked for. NAME@REVISION pins a branch, tag or commit. Models are looked for in
-    ./models and in the cache of Hugging Face (HF_HOME), and are downloaded if sortk[hub] is installed.
+    Each line has the licence, and whether the model is on this machine. A name stands wherever a model is asked for.
+    NAME@REVISION pins a branch, tag or commit. Models are looked for in ./models and in the cache of Hugging Face
+    (HF_HOME), and are downloaded if sortk[hub] is installed.
 
     Example: sortk models
     """

@@ -35,10 +35,10 @@ MODEL = ModelPath()
 
 
 def with_verbosity(command: Command) -> Command:
-    """-v and -q, which every command takes."""
+    """Add -v and -q, which every command takes."""
 
-    @click.option("-v", "--verbose", is_flag=True, help="Say more, and show tracebacks.")
-    @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Show more messages, and tracebacks.")
+    @click.option("-q", "--quiet", is_flag=True, help="Show only warnings and errors.")
     @functools.wraps(command)
     def wrapped(*args: Any, verbose: bool, quiet: bool, **kwargs: Any) -> Any:
         from sortk.run.folders import LogFormatter
@@ -68,7 +68,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]
 
 
 def complete_recipe(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """What a shell offers after --recipe: shipped recipes, else files."""
+    """Return what a shell offers after --recipe: shipped recipes, else files."""
     from sortk.recipe import shipped_recipes
 
     names = [name for name in shipped_recipes() if name.startswith(typed)]
@@ -81,7 +81,7 @@ JOBS = with_options(
         "--cluster", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where jobs run."
     ),
 )
-FORCE = click.option("--force", is_flag=True, help="Do it again where settings or inputs have changed.")
+FORCE = click.option("--force", is_flag=True, help="Run again what was made with other settings or inputs.")
 SETTINGS = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting (repeatable)."
 )
@@ -94,13 +94,13 @@ RECIPE = with_options(
         shell_complete=complete_recipe,
         help="A shipped recipe, or a recipe.toml.",
     ),
-    click.option("--exp", type=FILE, help="Where the stages' folders are; exp/<recipe> if it is not given."),
+    click.option("--exp", type=FILE, help="The folder of the experiment; exp/<recipe> if it is not given."),
     click.option(
         "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
     ),
     click.option("--variant", metavar="NAME", help="A variant of the recipe, or several: debug+pil."),
 )
-RUN = with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, help="Say what would run, and why."))
+RUN = with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, help="Show what would run, and why."))
 
 
 def given_only(options: dict[str, Any]) -> dict[str, Any]:

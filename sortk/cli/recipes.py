@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sortk.cli.options import (
-    FILE,
-    RECIPE,
-    RUN,
-    with_verbosity,
-)
+from sortk.cli.options import FILE, RECIPE, RUN, with_verbosity
 from sortk.stages import STAGES, find_stage, list_stages, open_experiment
 
 if TYPE_CHECKING:
@@ -62,7 +57,9 @@ class _Chosen:
 
 
 @click.command(
-    help=f"""Run exactly one stage of a recipe, by number or name: {list_stages()}.
+    help=f"""Run exactly one stage of a recipe, by number or name.
+
+    The stages are {list_stages()}.
 
     Example: sortk stage 1 --recipe mini --nj 4
     """
@@ -95,14 +92,14 @@ def stage(name: str, **common: Any) -> None:
     show_default=True,
     help="The last stage to run: number or name.",
 )
-@click.option("--wait", is_flag=True, help="With --cluster slurm: show how the jobs stand until they have ended.")
+@click.option("--wait", is_flag=True, help="With --cluster slurm: show the status of the jobs until they have ended.")
 @RUN
 @with_verbosity
 def run(first: str, last: str, wait: bool, **common: Any) -> None:
     """Run the stages of a recipe in order, skipping what is done.
 
-    With --force, stages whose settings have changed are done again; those that are done as they should be are
-    skipped all the same. With --cluster slurm, every stage becomes a job that starts after the one before it.
+    With --force, stages whose settings or inputs have changed are run again; up-to-date stages are still skipped. With
+    --cluster slurm, every stage becomes a job that starts after the one before it.
 
     Example: sortk run --recipe mini --stop-stage 1
     """
@@ -124,11 +121,11 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
 @click.option("--out", type=FILE, help="The file to write; RESULTS.md beside the recipe if it is not given.")
 @with_verbosity
 def tables(out: Path | None, **common: Any) -> None:
-    """Measure the paper's Tables 1 to 3 on a recipe's variants, and write RESULTS.md.
+    """Measure the paper's Tables 1 to 3 on a recipe.
 
-    Runs what is missing of the variants that the recipe names in [tables]; what they have in common is run once. After
-    a stop, the same command goes on. The paper's own numbers stand beside the measured ones. With --nj, models train
-    side by side, one on each GPU; without a GPU, they share the cores.
+    Runs what is missing of the variants that the recipe names in [tables], and writes RESULTS.md. What variants have in
+    common is run once. After a stop, the same command continues. The paper's own numbers stand beside the measured
+    ones. With --nj, models train side by side, one on each GPU; without a GPU, they share the cores.
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
@@ -158,7 +155,10 @@ def tables(out: Path | None, **common: Any) -> None:
 @RECIPE
 @with_verbosity
 def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
-    """Show how the stages of a recipe stand: a line each, with its jobs if Slurm has any.
+    """Show the status of each stage of a recipe.
+
+    A line for each stage says whether it is done, stale (and why), partial or missing, how long it took, how large it
+    is, and how its Slurm jobs stand.
 
     Example: sortk status --recipe mini
     """
@@ -306,9 +306,9 @@ def recipes() -> None:
 @RECIPE
 @with_verbosity
 def config(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
-    """Print all settings of a recipe as commented TOML: what it sets, and the defaults of everything else.
+    """Print all settings of a recipe as commented TOML.
 
-    The output is a recipe itself.
+    They are what the recipe sets, and the defaults of everything else. The output is a recipe itself.
 
     Example: sortk config --recipe mini --variant debug
     """

@@ -31,11 +31,11 @@ def report(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Write one HTML page that needs no network, of an experiment or of anyone's files.
+    """Write an HTML page of an experiment, or of any files.
 
-    Of an experiment: tables, training curves, tuning, data, and a browser of the scored sessions with sound; stages
-    that have not been run are left out. Of a reference and hypotheses: error rates side by side, and where each system
-    is wrong. Prints the path of the page.
+    The page needs no network. Of an experiment: tables, training curves, tuning, data, and a browser of the scored
+    sessions with sound; stages that have not been run are left out. Of a reference and hypotheses: error rates side by
+    side, and where each system is wrong. Prints the path of the page.
 
     Example: sortk report --exp exp/mini
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @click.group(cls=CheckedGroup)
 def score() -> None:
-    """Score hypotheses of any system: speakers (der) or words (cpwer, tcpwer, orcwer, wer); compare two systems."""
+    """Score hypotheses of any system.
+
+    der scores speakers; cpwer, tcpwer, orcwer and wer score words; compare tests whether systems differ.
+    """
 
 
 DER_OPTIONS = with_options(
@@ -89,10 +92,11 @@ def score_der(
     table_format: Any,
     **given: Any,
 ) -> None:
-    """Diarization error rate: a row per session, and OVERALL of all errors over all speech.
+    """Score who spoke when: the diarization error rate.
 
-    A session without a hypothesis counts as all missed. Rates are per cent of the scored speech. JER is the Jaccard
-    error rate of DIHARD; OVERALL single and overlap are where one, or several, reference speakers talk.
+    Prints a row per session, and OVERALL: all errors over all speech. A session without a hypothesis counts as all
+    missed. Rates are per cent of the scored speech. JER is the Jaccard error rate of DIHARD; OVERALL single and overlap
+    are where one, or several, reference speakers talk.
 
     Example: sortk score der --ref ref.rttm --hyp hyp.rttm --uem all.uem --collar 0.25 --by-speakers
     """
@@ -164,7 +168,9 @@ SCORE_WORDS = with_options(
 @SCORE_WORDS
 @with_verbosity
 def cpwer(**common: Any) -> None:
-    """Words and who said them: each speaker's words, speakers mapped so that errors are fewest.
+    """Score words and who said them.
+
+    The words of each speaker are scored together; speakers are mapped so that errors are fewest.
 
     Example: sortk score cpwer --ref ref.stm --hyp hyp.json --normalizer chime8
     """
@@ -176,7 +182,7 @@ def cpwer(**common: Any) -> None:
 @click.option("--collar", type=float, default=5.0, show_default=True, help="Seconds by which word times may be wrong.")
 @with_verbosity
 def tcpwer(collar: float, **common: Any) -> None:
-    """As cpwer, but words match only if their times do.
+    """Score as cpwer; words match only if their times do.
 
     Example: sortk score tcpwer --ref ref.stm --hyp hyp.stm --collar 5
     """
@@ -187,7 +193,9 @@ def tcpwer(collar: float, **common: Any) -> None:
 @SCORE_WORDS
 @with_verbosity
 def orcwer(**common: Any) -> None:
-    """Words whoever said them: each reference segment counts with the output stream that it suits best.
+    """Score words, whoever said them.
+
+    Each reference segment counts with the output stream that it fits best.
 
     Example: sortk score orcwer --ref ref.stm --hyp hyp.stm
     """
@@ -206,7 +214,9 @@ def orcwer(**common: Any) -> None:
 )
 @with_verbosity
 def wer(style: str, **common: Any) -> None:
-    """The two WERs of the paper (Appendix D): of Table 2 (sorted), and of Table 3 (librispeechmix).
+    """Score words as the paper does (Appendix D).
+
+    The style is that of Table 2 (sorted) or of Table 3 (librispeechmix).
 
     Example: sortk score wer --ref sst.jsonl --hyp decoded.jsonl --style sorted
     """
@@ -274,10 +284,11 @@ def compare(
     table_format: Any,
     **given: Any,
 ) -> None:
-    """Tell whether systems differ: each further --hyp against the first, by a paired bootstrap over sessions.
+    """Test whether systems differ, by a paired bootstrap.
 
-    The difference is that of the pooled rates in percentage points: below 0, the system is better than the first one.
-    p is the two-sided p-value. The options of der apply to der, --normalizer to the word error rates.
+    Each further --hyp is compared with the first; sessions are resampled. The difference is that of the pooled rates in
+    percentage points: below 0, the system is better than the first one. p is the two-sided p-value. The options of der
+    apply to der, --normalizer to the word error rates.
 
     Example: sortk score compare --metric der --ref ref.rttm --hyp a.rttm --hyp b.rttm
     """
