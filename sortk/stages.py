@@ -555,8 +555,8 @@ def train_asr(task: Task) -> None:
 def tune(task: Task) -> None:
     """Find the postprocessing with the lowest DER.
 
-    The DER is that of a development set. Writes OUT and, of the same name, a .json with the history of the search. The same
-    command continues the study; run it in several processes at once, and they share the work.
+    The DER is that of a development set. Writes OUT and, of the same name, a .json with the history of the search. The
+    same command continues the study; run it in several processes at once, and they share the work.
 
     Example: sortk tune --model exp/diar/model --manifest dev.jsonl --out postprocess.toml --trials 200
     """
