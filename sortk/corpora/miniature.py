@@ -1,7 +1,8 @@
 """Miniatures of corpora: the layout, names and formats of the real ones, with a few short talks of the embedded voices.
 
-A recipe's `debug` variant (prepare.miniature = true) runs all its stages on them, by the same readers, without the
-corpora. Where a reader wants every session of a part, all are there, but they are one talk under many names.
+A recipe's `debug` variant (prepare.miniature = true) runs all its stages on them, with the same readers, without the
+corpora. Where a reader needs every session of a part, all exist, but they are one talk under many names. The tests of
+readers build their corpora with the same writers of layouts (`write_ami_annotations`, `format_textgrid`, ...).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,9 +27,9 @@ from sortk.formats.audio import Samples
 from sortk.formats.files import atomic_path, atomic_text
 from sortk.records import SAMPLE_RATE, Region, RunJobs, Segment, Source
 
-VOICES = EspeakOptions(speakers=20, utterances_per_speaker=6)  # of which 12 are for training
+VOICES = EspeakOptions(speakers=20, utterances_per_speaker=6)  # 12 of them for training
 TURNS = 11  # of a talk: about 25 s, enough for samples of 10 to 20 s
-PAUSES = (0.4, -0.3, 0.2, 0.6)  # seconds before each turn, again and again; some turns overlap
+PAUSES = (0.4, -0.3, 0.2, 0.6)  # seconds before each turn, repeated; some turns overlap
 SPLIT_OF_PART = {"train": TRAIN, "dev": VALID, "test": TEST}
 NXT_HEADER = '<?xml version="1.0" encoding="ISO-8859-1" standalone="yes"?>\n'
 NITE = 'xmlns:nite="http://nite.sourceforge.net/"'
@@ -39,7 +40,7 @@ class SyntheticTalk:
     """A conversation; speakers are A, B, ... in the order of arrival."""
 
     tracks: Samples  # (speakers, samples)
-    turns: tuple[Segment, ...]  # with what is said; their session has no name yet
+    turns: tuple[Segment, ...]  # with text; their session has no name yet
     words: tuple[Segment, ...]
 
     @property
@@ -53,7 +54,7 @@ class SyntheticTalk:
 
 @dataclass(frozen=True)
 class MiniatureMaker:
-    """Where miniatures are made: the voices, and all that is random."""
+    """Makes talks for miniatures, from voices that are synthesized once."""
 
     folder: Path
     seed: int
@@ -61,7 +62,7 @@ class MiniatureMaker:
 
     @cached_property
     def voices(self) -> dict[str, list[list[Source]]]:
-        """The utterances of each speaker, by split."""
+        """Return the utterances of each speaker, by split."""
         by_speaker: dict[str, list[Source]] = {}
         for source in espeak.prepare(VOICES, self.folder / "voices", self.seed, self.run_jobs):
             by_speaker.setdefault(source.speaker, []).append(source)
@@ -71,7 +72,7 @@ class MiniatureMaker:
         return splits
 
     def talk(self, split: str, n_speakers: int, first: int = 0) -> SyntheticTalk:
-        """A conversation of speakers of a split; `first` chooses who they are, and what they say."""
+        """Return a conversation of speakers of a split; `first` selects the speakers and their utterances."""
         voices = self.voices[split]
         cast = [voices[(first + place) % len(voices)] for place in range(n_speakers)]
         turns, words, placed, end = [], [], [], 0.0
@@ -94,7 +95,7 @@ class MiniatureMaker:
 
 
 def write_miniature(corpus: str, folder: Path, maker: MiniatureMaker) -> None:
-    """A miniature of the corpus in the folder."""
+    """Write a miniature of the corpus into the folder."""
     if corpus not in WRITERS:
         raise ValueError(f"there is no miniature of {corpus}, only of {', '.join(WRITERS)}")
     WRITERS[corpus](folder, maker)
@@ -105,7 +106,7 @@ def write_miniature(corpus: str, folder: Path, maker: MiniatureMaker) -> None:
 
 
 def _write_audio(path: Path, talk: SyntheticTalk, style: str = "mix") -> None:
-    """The speakers mixed; `call`: one on each channel, `line`: mixed, both of 8 kHz and in NIST's SPHERE."""
+    """Write the mixed speakers; `call`: one per channel, `line`: mixed, both with 8 kHz as NIST SPHERE."""
     import soundfile  # noqa: PLC0415 - slow to import, and only miniatures need another format than FLAC
 
     if style == "mix":
@@ -120,13 +121,13 @@ def _write_audio(path: Path, talk: SyntheticTalk, style: str = "mix") -> None:
 
 
 def _link(original: Path, others: Iterable[Path]) -> None:
-    """The same file under other names."""
+    """Give the file other names, too."""
     for path in others:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         try:
             os.link(original, path)
-        except OSError:  # a disk that has no links
+        except OSError:  # a file system without links
             shutil.copyfile(original, path)
 
 
@@ -144,22 +145,38 @@ def _write_rttm(path: Path, name: str, talk: SyntheticTalk) -> None:
 
 
 def _write_ami(folder: Path, maker: MiniatureMaker) -> None:
-    annotations = folder / ami.ANNOTATIONS
-    listed = []
+    words: dict[str, dict[str, list[str]]] = {}
+    names: dict[str, dict[str, str]] = {}
     for part, meetings in ami.MEETINGS.items():
         talk = maker.talk(SPLIT_OF_PART[part], 4)
-        paths = [folder / "amicorpus" / name / "audio" / f"{name}.Mix-Headset.wav" for name in meetings]
+        paths = [ami_audio_path(folder, meeting) for meeting in meetings]
         _write_audio(paths[0], talk)
         _link(paths[0], paths[1:])
         for meeting in meetings:
-            for agent in talk.speakers:
-                _write_nxt(annotations / "words" / f"{meeting}.{agent}.words.xml", _nxt_words(talk, agent))
-            people = "".join(
-                f'<speaker nite:id="{meeting}_{agent}" nxt_agent="{agent}" global_name="{part}{agent}"/>'
-                for agent in talk.speakers
-            )
-            listed.append(f'<meeting nite:id="m_{meeting}" observation="{meeting}">{people}</meeting>')
-    _write_nxt(annotations / "corpusResources" / "meetings.xml", listed)
+            words[meeting] = {agent: _nxt_words(talk, agent) for agent in talk.speakers}
+            names[meeting] = {agent: f"{part}{agent}" for agent in talk.speakers}
+    write_ami_annotations(folder, words, names)
+
+
+def ami_audio_path(folder: Path, meeting: str, signal: str = "Mix-Headset") -> Path:
+    """Return where AMI has the audio of a meeting."""
+    return folder / "amicorpus" / meeting / "audio" / f"{meeting}.{signal}.wav"
+
+
+def write_ami_annotations(
+    folder: Path, words: Mapping[str, Mapping[str, Iterable[str]]], names: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Write meeting -> agent -> the XML elements of the words, and meeting -> agent -> global name."""
+    annotations, listed = folder / ami.ANNOTATIONS, []
+    for meeting, words_of in words.items():
+        for agent, elements in words_of.items():
+            write_nxt(annotations / "words" / f"{meeting}.{agent}.words.xml", elements)
+        people = "".join(
+            f'<speaker nite:id="{meeting}_{agent}" nxt_agent="{agent}" global_name="{name}"/>'
+            for agent, name in names[meeting].items()
+        )
+        listed.append(f'<meeting nite:id="m_{meeting}" observation="{meeting}">{people}</meeting>')
+    write_nxt(annotations / "corpusResources" / "meetings.xml", listed)
 
 
 def _write_icsi(folder: Path, maker: MiniatureMaker) -> None:
@@ -172,10 +189,15 @@ def _write_icsi(folder: Path, maker: MiniatureMaker) -> None:
             for agent in talk.speakers:
                 words = _nxt_words(talk, agent)
                 name = f"{meeting}.{agent}"
-                _write_nxt(folder / "ICSI" / "Words" / f"{name}.words.xml", words)
                 child = f'<nite:child href="{name}.words.xml#id(w0)..id(w{len(words) - 1})"/>'
                 times = f'starttime="0" endtime="{talk.seconds}" participant="{part}{agent}"'
-                _write_nxt(folder / "ICSI" / "Segments" / f"{name}.segs.xml", [f"<segment {times}>{child}</segment>"])
+                write_icsi_annotations(folder, name, words, [f"<segment {times}>{child}</segment>"])
+
+
+def write_icsi_annotations(folder: Path, name: str, words: Iterable[str], segments: Iterable[str]) -> None:
+    """Write the XML elements of a participant, whose name is <meeting>.<agent>."""
+    write_nxt(folder / "ICSI" / "Words" / f"{name}.words.xml", words)
+    write_nxt(folder / "ICSI" / "Segments" / f"{name}.segs.xml", segments)
 
 
 def _nxt_words(talk: SyntheticTalk, agent: str) -> list[str]:
@@ -186,8 +208,11 @@ def _nxt_words(talk: SyntheticTalk, agent: str) -> list[str]:
     ]
 
 
-def _write_nxt(path: Path, elements: Iterable[str]) -> None:
-    _write_text(path, f"{NXT_HEADER}<nite:root {NITE}>\n" + "\n".join(elements) + "\n</nite:root>\n")
+def write_nxt(path: Path, elements: Iterable[str]) -> None:
+    """Write a file of the NITE XML toolkit with these elements."""
+    text = f"{NXT_HEADER}<nite:root {NITE}>\n" + "\n".join(elements) + "\n</nite:root>\n"
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("iso-8859-1"))
 
 
 def _write_dipco(folder: Path, maker: MiniatureMaker) -> None:
@@ -215,21 +240,26 @@ def _write_aishell4(folder: Path, maker: MiniatureMaker) -> None:
     for number, (part, name) in enumerate({"train_S": "20200616_S_R001S01C01", "test": "S_R003S01C01"}.items()):
         talk = maker.talk(TRAIN if part != "test" else TEST, 4, first=3 + number)
         _write_audio(folder / part / "wav" / f"{name}.flac", talk)
-        _write_text(folder / part / "TextGrid" / f"{name}.TextGrid", _textgrid(talk))
+        tiers = {
+            speaker: [
+                (round(turn.start, 3), round(turn.end, 3), turn.text) for turn in talk.turns if turn.speaker == speaker
+            ]
+            for speaker in talk.speakers
+        }
+        _write_text(folder / part / "TextGrid" / f"{name}.TextGrid", format_textgrid(tiers, talk.seconds))
 
 
-def _textgrid(talk: SyntheticTalk) -> str:
-    """As Praat saves it."""
-    end = talk.seconds
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {end}"]
-    lines += ["tiers? <exists>", f"size = {len(talk.speakers)}", "item []:"]
-    for number, speaker in enumerate(talk.speakers, start=1):
-        own = [turn for turn in talk.turns if turn.speaker == speaker]
-        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{speaker}"']
-        lines += ["        xmin = 0", f"        xmax = {end}", f"        intervals: size = {len(own)}"]
-        for row, turn in enumerate(own, start=1):
-            lines += [f"        intervals [{row}]:", f"            xmin = {turn.start:.3f}"]
-            lines += [f"            xmax = {turn.end:.3f}", f'            text = "{turn.text}"']
+def format_textgrid(tiers: Mapping[str, Sequence[tuple[float, float, str]]], seconds: float) -> str:
+    """Return a TextGrid as Praat saves it: tier -> (start, end, text) of its intervals."""
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {seconds}"]
+    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
+    for number, (name, intervals) in enumerate(tiers.items(), start=1):
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"']
+        lines += ["        xmin = 0", f"        xmax = {seconds}", f"        intervals: size = {len(intervals)}"]
+        for row, (start, end, text) in enumerate(intervals, start=1):
+            quoted = text.replace('"', '""')
+            lines += [f"        intervals [{row}]:", f"            xmin = {start}"]
+            lines += [f"            xmax = {end}", f'            text = "{quoted}"']
     return "\n".join(lines) + "\n"
 
 
@@ -323,12 +353,8 @@ def _speak_digits(folder: Path, seed: int, named: tuple[str, EspeakSpeaker]) -> 
 # Read books
 
 
-def _write_librispeech(folder: Path, maker: MiniatureMaker) -> None:
-    _write_subsets(folder / "LibriSpeech", maker)
-
-
 def _write_subsets(folder: Path, maker: MiniatureMaker) -> dict[str, list[list[tuple[str, Source]]]]:
-    """Some speakers of three subsets; returns the utterances of each speaker with their paths, by subset."""
+    """Write some speakers of three subsets; return the utterances of each speaker with their paths, by subset."""
     found: dict[str, list[list[tuple[str, Source]]]] = {}
     for number, (subset, split) in enumerate(
         {"train-clean-100": TRAIN, "dev-clean": VALID, "test-clean": TEST}.items()
@@ -349,26 +375,23 @@ def _write_librispeechmix(folder: Path, maker: MiniatureMaker) -> None:
     subsets = _write_subsets(folder / "data" / "LibriSpeech", maker)
     for name in librispeechmix.PUBLISHED:
         subset, _, kind = name.rpartition("-")
-        lines = [
-            json.dumps(_mixture(f"{name}/{name}-{index:04d}", [of[index] for of in subsets[subset][: int(kind[0])]]))
-            for index in range(4)
-        ]
-        _write_text(folder / "list" / f"{name}.jsonl", "\n".join(lines) + "\n")
+        lines = []
+        for index in range(4):
+            utterances = [of[index] for of in subsets[subset][: int(kind[0])]]
+            mixture = {
+                "id": f"{name}/{name}-{index:04d}",
+                "mixed_wav": f"{name}/{name}-{index:04d}.wav",
+                "wavs": [path.replace(".flac", ".wav") for path, _ in utterances],
+                "delays": [0.5 * place for place in range(len(utterances))],
+                "durations": [round(source.duration, 4) for _, source in utterances],
+                "speakers": [path.split("/")[1] for path, _ in utterances],
+                "texts": [source.text.upper() for _, source in utterances],
+            }
+            lines.append(json.dumps(mixture) + "\n")
+        _write_text(folder / "list" / f"{name}.jsonl", "".join(lines))
 
 
-def _mixture(name: str, utterances: Sequence[tuple[str, Source]]) -> dict[str, object]:
-    return {
-        "id": name,
-        "mixed_wav": f"{name}.wav",
-        "wavs": [path.replace(".flac", ".wav") for path, _ in utterances],
-        "delays": [0.5 * place for place in range(len(utterances))],
-        "durations": [round(source.duration, 4) for _, source in utterances],
-        "speakers": [path.split("/")[1] for path, _ in utterances],
-        "texts": [source.text.upper() for _, source in utterances],
-    }
-
-
-WRITERS: dict[str, Callable[[Path, MiniatureMaker], None]] = {
+WRITERS: dict[str, Callable[[Path, MiniatureMaker], object]] = {
     "aishell4": _write_aishell4,
     "ami": _write_ami,
     "audiomnist": _write_audiomnist,
@@ -378,7 +401,7 @@ WRITERS: dict[str, Callable[[Path, MiniatureMaker], None]] = {
     "dipco": _write_dipco,
     "fisher": _write_fisher,
     "icsi": _write_icsi,
-    "librispeech": _write_librispeech,
+    "librispeech": lambda folder, maker: _write_subsets(folder / "LibriSpeech", maker),
     "librispeechmix": _write_librispeechmix,
     "sre": _write_sre,
     "voxconverse": _write_voxconverse,

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from miniatures import textgrid, write_audio, write_text
+from miniatures import write_audio, write_text
 
 from sortk.cli import main
 from sortk.corpora.aishell4 import clean_text, read
+from sortk.corpora.miniature import format_textgrid
 from sortk.formats import manifest, seglst
 
 NAME = "20200616_M_R001S01C01"
@@ -22,7 +23,7 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "aishell4"
     for part, name in {"train_L": "20200706_L_R001S01C01", "train_M": NAME, "test": "L_R003S01C02"}.items():
         write_audio(folder / part / "wav" / f"{name}.flac", 2.0, channels=8)
-        write_text(folder / part / "TextGrid" / f"{name}.TextGrid", textgrid(TIERS, 2.0))
+        write_text(folder / part / "TextGrid" / f"{name}.TextGrid", format_textgrid(TIERS, 2.0))
         write_text(folder / part / "TextGrid" / f"{name}.rttm", "")
     return folder
 

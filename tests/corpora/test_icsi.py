@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from miniatures import write_audio, write_icsi_words
+from miniatures import write_audio
 
 from sortk.cli import main
 from sortk.corpora.icsi import ALL, MEETINGS, PUBLISHED, read
+from sortk.corpora.miniature import write_icsi_annotations
 from sortk.formats import manifest, seglst
 from sortk.formats.nxt import Token, find_words
 from sortk.records import Word
@@ -64,8 +65,9 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "icsi"
     for meeting in MEETINGS["dev"]:
         write_audio(folder / "audio" / f"{meeting}.interaction.wav", 4.0)
-        write_icsi_words(folder, meeting, "A", WORDS_A, SEGMENTS_A)
-        write_icsi_words(folder, meeting, "B", WORDS_B, SEGMENTS_B)
+        for agent, *texts in (("A", WORDS_A, SEGMENTS_A), ("B", WORDS_B, SEGMENTS_B)):
+            words, segments = (text.replace("@ID", meeting).splitlines() for text in texts)
+            write_icsi_annotations(folder, f"{meeting}.{agent}", words, segments)
     return folder
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from miniatures import textgrid
 
+from sortk.corpora.miniature import format_textgrid
 from sortk.formats.files import FormatError
 from sortk.formats.textgrid import Interval, Tier, parse, read
 
@@ -47,13 +47,13 @@ def test_the_short_form_is_read_without_points() -> None:
 
 
 def test_the_long_form_is_the_same() -> None:
-    assert parse(textgrid({"alice": [(0, 1.0, ""), (1.0, 2.5, 'she said "yes" twice')]}, 2.5), PATH) == [ALICE]
+    assert parse(format_textgrid({"alice": [(0, 1.0, ""), (1.0, 2.5, 'she said "yes" twice')]}, 2.5), PATH) == [ALICE]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_praats_encodings_are_read(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "a.TextGrid"
-    path.write_text(textgrid({"甲": [(0, 1, "对")]}, 1), encoding=encoding)
+    path.write_text(format_textgrid({"甲": [(0, 1, "对")]}, 1), encoding=encoding)
     assert read(path) == [Tier("甲", (Interval(0.0, 1.0, "对"),))]
 
 
@@ -93,7 +93,7 @@ TIERS = st.dictionaries(NAMES, st.lists(st.tuples(TIMES, TIMES, TEXTS)), max_siz
 
 @given(TIERS)
 def test_any_tiers_are_read_back(tiers: dict[str, list[tuple[float, float, str]]]) -> None:
-    found = parse(textgrid(tiers, 1000.0), PATH)
+    found = parse(format_textgrid(tiers, 1000.0), PATH)
     assert found == [Tier(name, tuple(Interval(*row) for row in rows)) for name, rows in tiers.items()]
 
 
