@@ -136,8 +136,8 @@ def test_without_librispeech_it_says_where_it_belongs(checkout: Path) -> None:
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="the shared data are not on this machine")
-@pytest.mark.parametrize("name", list(PUBLISHED))
-def test_the_official_lists_have_the_counts_of_the_table(name: str) -> None:
-    mixtures = mixlist.read(REFERENCE / f"{name}.jsonl.gz")
-    hours = sum(mixture.duration for mixture in mixtures) / 3600
-    assert len(mixtures) == PUBLISHED[name].sessions and hours == pytest.approx(PUBLISHED[name].hours, abs=0.005)
+def test_the_official_lists_have_the_counts_of_the_table() -> None:
+    for name, published in PUBLISHED.items():
+        mixtures = mixlist.read(REFERENCE / f"{name}.jsonl.gz")
+        hours = sum(mixture.duration for mixture in mixtures) / 3600
+        assert len(mixtures) == published.sessions and hours == pytest.approx(published.hours, abs=0.005), name

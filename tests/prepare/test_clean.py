@@ -22,6 +22,7 @@ from sortk.run.workers import run_local
 from sortk.scoring.results import Coverage
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
+SPOKEN = Path(__file__).parents[1] / "fixtures" / "nemo" / "a_3p3.wav"
 NO_SAD = CleanOptions(sad="none", check_audio=False)
 WORDS = TimestampOptions()
 VOCABULARY = ("yeah", "okay", "so", "uh", "um", "mm-hmm", "the", "remote", "control", "speech", "button", "animal")
@@ -297,20 +298,17 @@ def test_a_killed_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_silence_is_taken_off_the_turns(tmp_path: Path) -> None:
-    """Real speech between two seconds of silence, annotated with all of it."""
-    clip = SHARED / "librispeech_sub" / "flac" / "ls27.flac"
-    if not clip.is_file():
-        pytest.skip("needs the shared data")
-    speech = audio.read(clip, 0.26, 12.0)  # speech from the first to the last sample
+    """Speech (of espeak-ng) between two seconds of silence, annotated with all of it."""
+    speech = audio.read(SPOKEN, 0.21, 3.08)  # speech from the first to the last sample
     quiet = np.zeros(2 * 16000, np.float32)
     audio.write_flac(tmp_path / "in" / "rec.flac", np.concatenate([quiet, speech, quiet]))
-    turns = [Segment("rec", "A", 0.5, 15.5)]
-    session = write_session(tmp_path / "in", "rec", turns, None, 16.0)
+    turns = [Segment("rec", "A", 0.5, 6.5)]
+    session = write_session(tmp_path / "in", "rec", turns, None, 7.08)
     summary = clean_sets({"train": [session]}, CleanOptions(), WORDS, tmp_path / "out")["train"]
     [turn] = rttm.read(tmp_path / "out" / "rttm" / "rec.rttm")
-    assert turn.start == pytest.approx(2.0, abs=0.15) and turn.end == pytest.approx(14.0, abs=0.3)
+    assert turn.start == pytest.approx(2.0, abs=0.1) and turn.end == pytest.approx(5.08, abs=0.15)
     assert read_rejected(tmp_path / "out") == [
-        {"id": "rec-0000000-0016000", "rule": "no_transcript", "value": 0.0, "output": output, "seconds": 16.0}
+        {"id": "rec-0000000-0007080", "rule": "no_transcript", "value": 0.0, "output": output, "seconds": 7.08}
         for output in ("asr", "scored")
     ]
     assert summary.repairs == {}

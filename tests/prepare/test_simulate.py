@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sortk.corpora import espeak
+from sortk.corpora.espeak import EspeakOptions
 from sortk.formats import audio, ctm, manifest, rttm, seglst, sources
 from sortk.formats.files import FormatError
+from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import (
     SimulateOptions,
     Simulator,
@@ -25,6 +28,7 @@ from sortk.records import Source
 from sortk.run.workers import run_local
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
+REAL = ("audiomnist", "librispeech_sub", "speechocean_sub")
 MakeSources = Callable[..., list[Source]]
 OPTIONS = SimulateOptions(seconds=12.0, min_speakers=2, max_speakers=3)
 
@@ -168,22 +172,31 @@ def test_single_speaker_sessions_do_not_lower_the_overlap_of_the_set() -> None:
     assert statistics.mean(overlaps) == pytest.approx(0.12, abs=0.004)
 
 
-@pytest.mark.parametrize("name", ["audiomnist", "librispeech_sub", "speechocean_sub"])
+SPEECH = ["espeak", *(path.parent.name for path in sorted(SHARED.glob("*/sources.jsonl")) if path.parent.name in REAL)]
+
+
+@pytest.fixture(scope="module", params=SPEECH)
+def speech(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[SpeakerIndex]:
+    """Speakers of the embedded voices and, where they are at hand, of real corpora."""
+    out = tmp_path_factory.mktemp(request.param)
+    if request.param == "espeak":
+        found = espeak.prepare(EspeakOptions(speakers=8, utterances_per_speaker=12), out, 0, map)
+    else:
+        found = sources.read(SHARED / request.param / "sources.jsonl")[:2000]
+    return index_sources(found, out, 16000, map)
+
+
 @pytest.mark.parametrize(("overlap", "silence"), [(0.12, 0.10), (0.05, 0.20), (0.25, 0.05)])
-def test_real_speech_reaches_the_targets(tmp_path: Path, name: str, overlap: float, silence: float) -> None:
-    path = SHARED / name / "sources.jsonl"
-    if not path.exists():
-        pytest.skip("the shared data is not beside this checkout")
-    speakers = index_sources(sources.read(path)[:2000], tmp_path, 16000, map)
-    simulator = Simulator(speakers, SimulateOptions(overlap=overlap, silence=silence), 1, "sim")
+def test_speech_reaches_the_targets(speech: list[SpeakerIndex], overlap: float, silence: float) -> None:
+    simulator = Simulator(speech, SimulateOptions(overlap=overlap, silence=silence), 1, "sim")
     activities = []
     for index in range(80):
         plan = simulator.plan(index)
         assert plan.duration == 90.0
         activities.append(measure_activity(plan.segments(), plan.duration))
-    speech = sum(activity.speech for activity in activities)
-    assert sum(activity.overlap for activity in activities) / speech == pytest.approx(overlap, abs=0.01)
-    assert 1 - speech / (80 * 90) == pytest.approx(silence, abs=0.01)
+    spoken = sum(activity.speech for activity in activities)
+    assert sum(activity.overlap for activity in activities) / spoken == pytest.approx(overlap, abs=0.01)
+    assert 1 - spoken / (80 * 90) == pytest.approx(silence, abs=0.01)
     assert statistics.median(a.overlap / a.speech for a in activities) == pytest.approx(overlap, abs=0.03)
     assert statistics.median(1 - a.speech / 90 for a in activities) == pytest.approx(silence, abs=0.03)
 
