@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "edits": set(),
     "progress": set(),
     "spans": {"records"},
-    "formats": {"records", "spans"},
+    "formats": {"records", "spans", "options"},
     "options": {"formats"},
     "models": {"records", "options"},
     "corpora": BASE,

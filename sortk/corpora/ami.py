@@ -20,6 +20,7 @@ from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts
 from sortk.formats import audio
 from sortk.formats.files import FormatError
 from sortk.formats.nxt import as_segments, find_words, join_words, read_root, read_tokens
+from sortk.options import Options
 from sortk.records import Region, RunJobs
 
 ANNOTATIONS = "ami_public_manual_1.6.2"
@@ -32,7 +33,7 @@ Agents = dict[str, str]
 
 
 @dataclass(frozen=True)
-class AmiOptions:
+class AmiOptions(Options):
     """Settings of the AMI reader."""
 
     microphone: Literal["ihm-mix", "sdm"] = "ihm-mix"  # the headsets mixed, or the first of the array on the table

@@ -18,6 +18,7 @@ from sortk.corpora.own_sources import find_sources, read_existing
 from sortk.corpora.splits import split_speakers
 from sortk.formats import audio
 from sortk.formats.files import FormatError
+from sortk.options import Options, option
 from sortk.records import RunJobs, Source
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -28,11 +29,11 @@ _WAV_NAME = re.compile(r"(\d)_(\d+)_(\d+)\.wav")
 
 
 @dataclass(frozen=True)
-class AudioMnistOptions:
+class AudioMnistOptions(Options):
     """Sizes of the splits; the seed of a recipe does not move a test speaker."""
 
-    valid_speakers: int = 6
-    test_speakers: int = 6
+    valid_speakers: int = option(6, at_least=0)
+    test_speakers: int = option(6, at_least=0)
 
 
 @dataclass(frozen=True, slots=True)

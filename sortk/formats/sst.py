@@ -31,6 +31,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, get_args
 
 from sortk.formats.files import quote
+from sortk.options import Options, option
 from sortk.records import Segment, arrival_order
 
 Level = Literal["word", "segment", "change", "sot", "dom-sot"]
@@ -68,21 +69,13 @@ GRAMMARS: Mapping[Level, Grammar] = {
 
 
 @dataclass(frozen=True)
-class SstOptions:
-    """What a sorted serialized transcript looks like."""
+class SstOptions(Options):
+    """Settings of sorted serialized transcripts."""
 
     level: Level = "word"  # word, segment, change, sot or dom-sot
-    segment_gap: float = 0.5  # seconds; words of a speaker with no longer pause between them are one segment
+    segment_gap: float = option(0.5, at_least=0)  # seconds; words of a speaker without a longer pause are one segment
     # Segments are those of the transcript, where it has entries of several words; "joined": always by segment_gap.
     segments: Literal["annotated", "joined"] = "annotated"
-
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"unknown level {self.level!r} of SST; levels: {', '.join(LEVELS)}")
-        if not self.segment_gap >= 0:
-            raise ValueError(f"segment_gap must be 0 or more, got {self.segment_gap}")
-        if self.segments not in ("annotated", "joined"):
-            raise ValueError(f"segments must be annotated or joined, got {self.segments!r}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,22 +17,23 @@ from pathlib import Path
 
 from sortk.formats import seglst
 from sortk.formats.files import check_file_name, files_in, quote
-from sortk.prepare.syllables import Rule, find_language, find_word_edges, weigh_word
+from sortk.options import Options
+from sortk.prepare.syllables import Rule, find_language, find_word_edges
 from sortk.records import RunJobs, Segment
 
 MIN_WORD_SECONDS = 0.001  # on average over a segment; less is an error in its times, and would be rounded to 0
 
 
 @dataclass(frozen=True)
-class TimestampOptions:
+class TimestampOptions(Options):
     """Settings of word times."""
 
     lang: str = "en_US"  # of the transcripts; any language that pyphen has
     rule: Rule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
 
     def __post_init__(self) -> None:
-        find_language(self.lang)
-        weigh_word("", self.lang, self.rule)
+        super().__post_init__()
+        find_language(self.lang)  # ValueError for an unknown one
 
 
 @dataclass(frozen=True, slots=True)

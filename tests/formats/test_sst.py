@@ -194,7 +194,7 @@ def test_what_is_no_sst_is_refused(level: Level, text: str, fault: str) -> None:
 
 
 def test_options_are_checked_when_they_are_made() -> None:
-    with pytest.raises(ValueError, match=r"unknown level 'turn' of SST; levels: word, segment, change, sot, dom-sot"):
+    with pytest.raises(ValueError, match=r"level must be one of word, segment, change, sot, dom-sot, got 'turn'"):
         SstOptions(level="turn")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="segment_gap must be 0 or more, got -1"):
         SstOptions(segment_gap=-1)
