@@ -102,8 +102,8 @@ function ticks(low, high, n = 4) {
   return found;
 }
 
-// Returns axes and their scales; y goes from `low` to `high`, and `name` is written below the x axis.
-function axes(xEnd, low, high, { name = "", format = short, xFormat = short, xStart = 0 } = {}) {
+// Returns axes and their scales; y goes from `low` to `high`. `name` and `yName` are written beside the axes.
+function axes(xEnd, low, high, { name = "", yName = "", format = short, xFormat = short, xStart = 0 } = {}) {
   const { width, height, left, right, top, bottom } = CHART;
   const x = (value) => left + ((value - xStart) / (xEnd - xStart || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
@@ -115,7 +115,7 @@ function axes(xEnd, low, high, { name = "", format = short, xFormat = short, xSt
   for (const value of ticks(xStart, xEnd, 5)) {
     svg.append(draw("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, xFormat(value)));
   }
-  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, name));
+  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, name), draw("text", { x: left, y: top - 4 }, yName));
   return { svg, x, y };
 }
 
@@ -126,7 +126,7 @@ function lineChart(title, series, { phases = [], xEnd, format = short, dots = fa
   const high = Math.min(peak, 2 * sorted[Math.floor(0.95 * (sorted.length - 1))] || Infinity);
   const { svg, x, y } = axes(xEnd, Math.min(0, sorted[0]), high || 1, { name: "step", format });
   svg.setAttribute("aria-label", title);
-  if (peak > high) svg.append(draw("text", { x: CHART.left + 4, y: CHART.top - 3 }, `▲ cut off; highest value ${format(peak)}`));
+  if (peak > high) svg.append(draw("text", { x: CHART.width - CHART.right, y: CHART.top - 4, "text-anchor": "end" }, `▲ cut off; highest value ${format(peak)}`));
   for (const phase of phases) {
     if (phase.x > 0) svg.append(draw("line", { class: "phase", x1: x(phase.x), x2: x(phase.x), y1: CHART.top, y2: CHART.height - CHART.bottom }));
   }
@@ -187,7 +187,7 @@ function derTable(rows) {
   const columns = [...new Set(rows.flatMap((row) => ratesOf(row).map(([n]) => columnName(row, n))))];
   const lines = new Map();
   for (const row of rows) {
-    const key = JSON.stringify([systemName(row), postprocessingName(row)]);
+    const key = JSON.stringify([systemName(row), row.postprocessing]);
     if (!lines.has(key)) lines.set(key, {});
     for (const [n, counts] of ratesOf(row)) lines.get(key)[columnName(row, n)] = counts.der;
   }
@@ -234,22 +234,23 @@ function errorBar(counts, height = "", without = null) {
 }
 
 function derParts(rows) {
-  const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join(" – ") ?? "–"],
+  const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join("–") ?? "–"],
     ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
-    ["sessions with the right number of speakers", (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+    [make("span", { title: "sessions in which the system found as many speakers as the reference has" }, "right number of speakers"), (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
   return panel("DER breakdown (%)", table(["", ...rows.map(rowName)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
 
 function werTable(rows) {
   const name = { wer: "WER", cpwer: "cpWER", tcpwer: "tcpWER", orcwer: "ORC-WER" };
-  const body = rows.map((row) => [systemName(row), row.test_set, name[row.settings.metric] ?? row.settings.metric,
+  const several = new Set(rows.map((row) => row.test_set)).size > 1;
+  const body = rows.map((row) => [systemName(row), ...(several ? [row.test_set] : []), name[row.settings.metric] ?? row.settings.metric,
     percent(row.overall[row.settings.metric] ?? row.overall.errors / row.overall.words),
     row.overall.words, row.overall.substitutions, row.overall.insertions, row.overall.deletions]);
   const settings = [...new Set(rows.map((row) => `${name[row.settings.metric] ?? row.settings.metric}: ` +
     Object.entries(row.settings).filter(([key]) => key !== "metric").map((pair) => pair.join(" ")).join(", ")))];
   return panel(["Word error rates (", term("WER"), ", ", term("cpWER"), ", %)"],
-    table(["system", "test set", "score", "rate", "words", "substituted", "inserted", "deleted"], body, 3),
+    table(["system", ...(several ? ["test set"] : []), "score", "rate", "words", "substituted", "inserted", "deleted"], body, several ? 3 : 2),
     make("ul", { class: "notes" }, settings.map((text) => make("li", {}, text))));
 }
 
@@ -361,7 +362,7 @@ function simulation({ target, sets }) {
     ["turns", "Turn length (s)", short]].map(([key, title, format]) => {
     const highest = sets[0][key].highest;
     const shares = sets.map((set) => set[key].counts.map((count) => count / (set[key].counts.reduce((a, b) => a + b, 0) || 1)));
-    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { name: key === "turns" ? "seconds; vertical: % of turns" : "%; vertical: % of sessions", format: (value) => percent(value, 0), xFormat: format });
+    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { name: key === "turns" ? "seconds" : "%", yName: `% of ${key === "turns" ? "turns" : "sessions"}`, format: (value) => percent(value, 0), xFormat: format });
     svg.setAttribute("aria-label", title);
     shares.forEach((own, index) => {
       const points = own.flatMap((share, bin) => [[bin, share], [bin + 1, share]]).map(([bin, share]) => `${x((bin * highest) / own.length).toFixed(1)},${y(share).toFixed(1)}`);
@@ -896,7 +897,7 @@ class SessionView {
   transcript() {
     const { view } = this, sides = [["Reference", view.reference_words], ["Recognized", view.recognized_words]].filter(([, words]) => words.length);
     return make("div", { class: "columns" }, sides.map(([title, words]) => make("div", {}, sides.length > 1 || view.reference.length ? make("h3", {}, title) : null,
-      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title }, groupWords(words).map((turn) => this.turn(turn))))));
+      make("div", { class: "turns", tabindex: 0, role: "region", "aria-label": title, onclick: (event) => event.target.dataset.start && this.seek(+event.target.dataset.start) }, groupWords(words).map((turn) => this.turn(turn))))));
   }
 
   // Recognized words have the names of reference speakers where these are known.
@@ -904,7 +905,7 @@ class SessionView {
     const [speaker, start] = words[0], index = this.colours.reference[speaker] ?? this.colours.systems[0][speaker];
     return make("div", { class: "turn" }, make("i", { style: `background:var(--speaker-${index ?? 7})` }), make("div", {},
       make("div", { class: "who" }, `${this.nameOf(speaker)} · ${clock(start)}`), words.flatMap(([, begin, end, text]) => {
-        const element = make("span", { class: "word", onclick: () => this.seek(begin) }, text);
+        const element = make("span", { class: "word", "data-start": begin }, text);
         this.words.push({ element, start: begin, end });
         return [element, " "];
       })));
@@ -917,7 +918,7 @@ class SessionView {
       word.now = now;
       word.element.classList.toggle("now", now);
       const turns = word.element.closest(".turns");
-      if (now && this.playing && turns) turns.scrollTop = word.element.offsetTop - turns.clientHeight / 2;
+      if (now && turns && !(turns.scrollTop <= word.element.offsetTop && word.element.offsetTop < turns.scrollTop + turns.clientHeight - 24)) turns.scrollTop = word.element.offsetTop - turns.clientHeight / 2;
     }
   }
 

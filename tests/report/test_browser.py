@@ -320,6 +320,6 @@ def test_the_initial_model_is_a_row_and_a_card(tab: Tab, report: Path, tmp_path:
     assert CliRunner().invoke(main, ["report", "--exp", str(exp)]).exit_code == 0
     tab.open(exp / "08-score" / "report.html")
     first = "[...document.querySelector('#results tbody tr').children].slice(0, 3).map((cell) => cell.textContent)"
-    assert tab.run(first) == ["initial model: big.nemo", "no postprocessing", "98.70"]
+    assert tab.run(first) == ["initial model: big.nemo", "none", "98.70"]
     cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
     assert "98.7 %DER of the initial model" in cards and "tuned postprocessing" in cards[0]
