@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sortk.corpora.sessions import Parts, RecordedSession, find_files, need_file
-from sortk.corpora.splits import share, split_speakers
+from sortk.corpora.splits import TRAIN, share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.detect import lists_in
@@ -37,6 +37,7 @@ Entry = TypeVar("Entry", Segment, Region)
 
 TOLERANCE = 0.5  # seconds by which annotation may outlast its audio: annotators round up
 PART_NAMES = ("train", "dev", "valid", "test")
+SCORABLE_SECONDS = 5.0  # of speech: a recording with less is not drawn for dev or test, if there are enough others
 
 
 def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fraction: float, seed: int) -> Parts:
@@ -58,7 +59,12 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
         )
     if valid_fraction and not n_valid:
         log.warning("%s: %d recordings are too few to be divided, all are in train", corpus_dir, len(ids))
-    split_of = split_speakers(dict.fromkeys(ids.values(), ""), n_valid, n_test, seed)
+    speech = dict.fromkeys(ids.values(), 0.0)
+    for session in sessions:
+        speech[ids[session.audio_path.resolve()]] += sum(segment.duration for segment in session.segments)
+    scorable = [name for name, seconds in speech.items() if seconds >= SCORABLE_SECONDS]
+    drawn = scorable if len(scorable) > n_valid + n_test else list(speech)
+    split_of = dict.fromkeys(speech, TRAIN) | split_speakers(dict.fromkeys(drawn, ""), n_valid, n_test, seed)
     parts: Parts = {}
     for session in sessions:
         parts.setdefault(split_of[ids[session.audio_path.resolve()]], []).append(session)

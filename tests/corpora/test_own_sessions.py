@@ -39,6 +39,20 @@ def test_recordings_with_rttm_are_divided(tmp_path: Path) -> None:
     assert session == RecordedSession(name, tmp_path / f"{name}.wav", 3.0, segments(name))
 
 
+def test_a_recording_with_little_speech_is_not_drawn_for_dev_or_test(tmp_path: Path) -> None:
+    """A random development set of one such recording has nothing to tune on, and ends a run in stage 2."""
+    for number in range(5):
+        name = f"call{number}"
+        write_audio(tmp_path / f"{name}.wav", 9.0)
+        seconds = 8.0 if number < 3 else 0.5
+        write_text(tmp_path / f"{name}.rttm", f"SPEAKER {name} 1 0.50 {seconds} <NA> <NA> ann <NA> <NA>\n")
+    for seed in range(20):
+        parts = read(tmp_path, map, 0.2, 0.2, seed)
+        assert {part: len(sessions) for part, sessions in parts.items()} == {"train": 3, "valid": 1, "test": 1}
+        drawn = {session.session_id for part in ("valid", "test") for session in parts[part]}
+        assert drawn < {"call0", "call1", "call2"}
+
+
 def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
     for part, name in (("train", "a"), ("dev", "b"), ("test", "c")):
         write_audio(tmp_path / part / f"{name}.flac", 3.0)
