@@ -215,24 +215,32 @@ def _find_names(value: Any) -> list[str]:
 
 def _load_weights(archive: _Archive) -> dict[str, Tensor]:
     file = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES)
+    return load_torch(file, archive.members[WEIGHTS_NAME].size, archive.path, WEIGHTS_NAME)
+
+
+def load_torch(file: IO[bytes], n_bytes: int, path: Path, what: str) -> dict[str, Tensor]:
+    """Return the tensors of a file that torch.save has written; FormatError if it holds anything else.
+
+    `what` it is called in messages: a member of the archive `path`, or the file itself.
+    """
     try:
-        _check_records(file, archive.members[WEIGHTS_NAME].size)
+        _check_records(file, n_bytes)
         _check_pickle(file)
         file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tensors that are refused below
             tensors = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        reason = f"{WEIGHTS_NAME} holds more than tensors, and loading it could run code: refused"
-        raise FormatError(archive.path, None, reason) from None
+        reason = f"{what} holds more than tensors, and loading it could run code: refused"
+        raise FormatError(path, None, reason) from None
     except Exception as error:  # on arbitrary bytes the reader can fail in any way
         about = (str(error) or type(error).__name__).splitlines()[0]
-        raise FormatError(archive.path, None, f"damaged {WEIGHTS_NAME} ({about})") from None
+        raise FormatError(path, None, f"damaged {what} ({about})") from None
     if not isinstance(tensors, dict):
-        raise FormatError(archive.path, None, f"{WEIGHTS_NAME} does not hold tensors by their names")
+        raise FormatError(path, None, f"{what} does not hold tensors by their names")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not _is_plain(tensor):
-            raise FormatError(archive.path, None, f"{quote(name)} in {WEIGHTS_NAME} is not a plain tensor")
+            raise FormatError(path, None, f"{quote(name)} in {what} is not a plain tensor")
     return tensors
 
 

@@ -44,12 +44,14 @@ from sortk.models.frames import FRAME_SECONDS
 from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
 from sortk.models.registry import Kind, build_from, find_kind
+from sortk.models.wavlm import convert_weights, guess_options
 
 log = logging.getLogger(__name__)
 
 BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
 DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
 """A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
+TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 POSTPROCESS_NAME = "postprocess.toml"  # in a model folder: how its posteriors are best read
 
 
@@ -171,7 +173,10 @@ def _convert_file(path: Path, folder: Path, out: Path) -> None:
 
 
 def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
-    """Return the model of a `.nemo` file, or of a folder in Hugging Face's form; None for a folder of ours."""
+    """Return the model of a `.nemo` file, of a file with WavLM's weights, or of a folder in Hugging Face's form; None
+    for a folder of ours."""
+    if path.suffix in (".safetensors", *TORCH_SUFFIXES):
+        return _read_wavlm(path), None
     tokenizer = None
     config = read_huggingface_config(path) if path.is_dir() else {}
     if config is None:
@@ -194,6 +199,21 @@ def _read_published(path: Path) -> tuple[Converted, Tokenizer | None] | None:
     if tokenizer is not None:
         model = replace(model, config=model.config | {"tokenizer": tokenizer.settings.to_json()})
     return model, tokenizer
+
+
+def _read_wavlm(path: Path) -> Converted:
+    """Return the weights of a WavLM, which training can start from, out of a safetensors file or a torch file."""
+    if path.suffix in TORCH_SUFFIXES:
+        with path.open("rb") as file:
+            state = nemo.load_torch(file, path.stat().st_size, path, path.name)
+    else:
+        state = load_tensors(path)
+    try:
+        weights = convert_weights(state)
+        config = {"model": "wavlm", "options": guess_options(weights).to_json()}
+    except ValueError as error:
+        raise FormatError(path, None, str(error)) from None
+    return Converted(config, {f"front_end.wavlm.{name}": tensor for name, tensor in weights.items()}, {}, {})
 
 
 def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:

@@ -28,14 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sortk.models.blocks import OFF, Blocks, cut_blocks, join_blocks, stack_clips
 from sortk.models.canary import DecoderLayer, mask_padding
 from sortk.models.eend import Attractors, EendEncoder
 from sortk.models.features import FeatureOptions
@@ -46,7 +45,6 @@ from sortk.models.transformer import TransformerOptions
 MARGIN = 0.5  # cosine up to which two speakers are far enough apart
 SAME_SPEAKER = (1 + MARGIN) / 2  # cosine from which on two clusters are one speaker
 GOLDEN_RATIO = (1 + 5**0.5) / 2
-OFF = -1e4  # logit of a speaker who is not there
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,6 @@ SIZES = {
 }
 
 
-class Blocks(NamedTuple):
-    """The blocks of a batch that have a valid frame, one clip after the other, and what is local in them."""
-
-    clip: Tensor  # (blocks,): of which clip
-    first: Tensor  # (blocks,): first frame
-    lengths: Tensor  # (blocks,): valid frames
-    logits: Tensor  # (blocks, block, speakers)
-    existence: Tensor  # (blocks, speakers + 1)
-    vectors: Tensor  # (blocks, speakers, d), of length 1
-
-
 class EendGla(EendEncoder):
     """EEND-GLA."""
 
@@ -120,36 +107,19 @@ class EendGla(EendEncoder):
         for clip, joined in enumerate(self.join_blocks(blocks, len(frames), frames.shape[1])):
             if joined.shape[1] > self.options.n_speakers:
                 chosen[clip] = joined
-        n_columns = max(columns.shape[1] for columns in chosen)
-        padded = [functional.pad(columns, (0, n_columns - columns.shape[1]), value=OFF) for columns in chosen]
-        return SpeakerOutput(torch.stack(padded), lengths, frames)
+        return SpeakerOutput(stack_clips(chosen, self.options.n_speakers), lengths, frames)
 
     def embed(self, samples: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.encode(samples, lengths)[0]
 
     def diarize_blocks(self, frames: Tensor, lengths: Tensor | None) -> Blocks:
         """(batch, frames, d), (batch,) -> what the local attractors decide, and the vectors to compare them by."""
-        batch, n_frames, d_model = frames.shape
-        block, device = self.options.block, frames.device
-        n_blocks = -(-n_frames // block)
-        n_valid = torch.full((batch,), n_frames, device=device) if lengths is None else lengths
-        first = torch.arange(n_blocks, device=device) * block
-        in_block = (n_valid[:, None] - first).clamp(0, block).flatten()
-        kept = in_block > 0
-        cut = functional.pad(frames, (0, 0, 0, n_blocks * block - n_frames)).view(batch * n_blocks, block, d_model)[
-            kept
-        ]
-        attractors, existence = self._attract(cut, in_block[kept])
+        cut = cut_blocks(frames, lengths, self.options.block)
+        attractors, existence = self._attract(cut.frames, cut.lengths)
         attractors = attractors[:, :-1]
-        clip = torch.arange(batch, device=device).repeat_interleave(n_blocks)[kept]
-        return Blocks(
-            clip,
-            first.repeat(batch)[kept],
-            in_block[kept],
-            cut @ attractors.transpose(1, 2),
-            existence,
-            functional.normalize(self._compare(attractors, kept, frames, lengths), dim=2),
-        )
+        vectors = functional.normalize(self._compare(attractors, cut.kept, frames, lengths), dim=2)
+        logits = cut.frames @ attractors.transpose(1, 2)
+        return Blocks(cut.clip, cut.first, cut.lengths, logits, vectors, existence)
 
     def _attract(self, frames: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return attractors and existence; EDA reads the frames out of order in inference too, as it learned to."""
@@ -172,18 +142,10 @@ class EendGla(EendEncoder):
 
     def join_blocks(self, blocks: Blocks, n_clips: int, n_frames: int) -> list[Tensor]:
         """Return the logits of each clip, (frames, speakers), by clustering; as many speakers as there are clusters."""
+        assert blocks.existence is not None
         exists = (blocks.existence[:, :-1] > 0).cumprod(dim=1).bool()
-        joined = []
-        for clip in range(n_clips):
-            block_of, column_of = ((blocks.clip == clip)[:, None] & exists).nonzero(as_tuple=True)
-            vectors = blocks.vectors[block_of, column_of].detach().float().cpu().numpy()
-            labels = cluster_vectors(vectors, block_of.cpu().numpy(), SAME_SPEAKER)
-            logits = blocks.logits.new_full((n_frames, max(labels, default=-1) + 1), OFF)
-            for block, column, label in zip(block_of.tolist(), column_of.tolist(), labels, strict=True):
-                first, n_valid = int(blocks.first[block]), int(blocks.lengths[block])
-                logits[first : first + n_valid, label] = blocks.logits[block, :n_valid, column]
-            joined.append(logits)
-        return joined
+        vectors = blocks.vectors[exists].float()
+        return join_blocks(blocks, exists, vectors @ vectors.T, SAME_SPEAKER, n_clips, n_frames)
 
     def quantized_parts(self) -> Sequence[nn.Module]:
         return (self.transformer.layers,)
@@ -200,29 +162,3 @@ def spread_frames(frames: Tensor, lengths: Tensor | None) -> Tensor:
     if valid is not None:
         key = key.masked_fill(~valid, 2.0)
     return frames.gather(1, key.argsort(dim=1, stable=True)[:, :, None].expand_as(frames))
-
-
-def cluster_vectors(vectors: npt.NDArray[np.float32], groups: npt.NDArray[np.int64], threshold: float) -> list[int]:
-    """(n, d) of length 1, (n,) -> n labels 0, 1, ..., in the order of first appearance.
-
-    Clusters with the largest mean cosine are joined, as long as it is at least `threshold`; never two that have vectors
-    of one group (cannot-link).
-    """
-    similarity = (vectors @ vectors.T).astype(np.float64)
-    similarity[groups[:, None] == groups] = -np.inf  # also each one with itself
-    sizes, members = np.ones(len(vectors)), [[index] for index in range(len(vectors))]
-    while similarity.size and similarity.max() >= threshold:
-        keep, gone = sorted(np.unravel_index(similarity.argmax(), similarity.shape))
-        # Average linkage: the mean over all pairs. -inf stays: what one may not join, their union may not.
-        mean = (sizes[keep] * similarity[keep] + sizes[gone] * similarity[gone]) / (sizes[keep] + sizes[gone])
-        mean[[keep, gone]] = -np.inf
-        similarity[keep], similarity[:, keep] = mean, mean
-        similarity[gone], similarity[:, gone] = -np.inf, -np.inf
-        sizes[keep] += sizes[gone]
-        members[keep] += members[gone]
-        members[gone] = []
-    labels = [0] * len(vectors)
-    for label, own in enumerate(sorted(sorted(own) for own in members if own)):
-        for index in own:
-            labels[index] = label
-    return labels

@@ -17,6 +17,7 @@ from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.diarizer import DiarizerModel, StreamableDiarizer
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.eend_gla import EendGla, EendGlaOptions
+from sortk.models.eend_vc import EendVc, EendVcOptions
 from sortk.models.fastconformer import EncoderOptions, PretrainedEncoder
 from sortk.models.features import LogMel
 from sortk.models.msasr import MsAsr, MsAsrOptions
@@ -24,6 +25,7 @@ from sortk.models.multitalker import Multitalker, MultitalkerOptions
 from sortk.models.nemotron import Nemotron, NemotronOptions
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.wavlm import WavlmFrontEnd, WavlmOptions
 from sortk.models.weights import check_weights
 
 
@@ -56,6 +58,9 @@ KINDS = {
     "aed-eend": Kind(AedEendOptions, AedEend),
     "aed-eend-ee": Kind(AedEendOptions, AedEend),
     "eend-gla": Kind(EendGlaOptions, EendGla),
+    "eend-vc": Kind(EendVcOptions, EendVc),
+    "wavlm-eend-vc": Kind(EendVcOptions, EendVc),
+    "wavlm": Kind(WavlmOptions, WavlmFrontEnd),  # to start training from
     "encoder": Kind(EncoderOptions, PretrainedEncoder),  # NEST: to start training from
     "canary": Kind(CanaryOptions, Canary, is_asr=True),
     "msasr": Kind(MsAsrOptions, MsAsr, is_asr=True),

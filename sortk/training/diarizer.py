@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.model_folder import save_model
-from sortk.models import aed_eend, eend_gla, registry
+from sortk.models import aed_eend, eend_gla, eend_vc, registry
+from sortk.models.blocks import Blocks
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.eend import EendOptions
+from sortk.models.eend_vc import EendVc
 from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.sortformer import SIZES
 from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
@@ -43,6 +45,7 @@ from sortk.training.small_scale import (
     speaker_loss,
     start_by_comparing,
 )
+from sortk.training.speaker_dictionary import WEIGHT, SpeakerDictionary
 from sortk.training.targets import DiarizerLabels
 
 log = logging.getLogger(__name__)
@@ -127,6 +130,8 @@ class DiarizerTask(Task):
             self.identities = nn.Parameter(nn.init.orthogonal_(torch.empty(teacher.shape[1], model.embedding_size)))
         else:
             self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
+        needs_vectors = isinstance(model, EendVc) and n_identities > 0
+        self.dictionary = SpeakerDictionary(n_identities, model.options.vector_size) if needs_vectors else None
         self._names_speakers_only, self._layer_weight = False, 0.0
         self._speaker_weights = (0.0, 0.0)  # at the start of the phase and at its end
 
@@ -149,6 +154,10 @@ class DiarizerTask(Task):
         loss = diarization_loss(output, batch.targets, self.alpha)
         about |= {"sort": loss.sort, "pil": loss.pil, "arrival_accuracy": loss.arrival_accuracy}
         total = loss.total
+        if self.dictionary is not None and isinstance(output.for_loss, Blocks):
+            vectors = self.dictionary(output.for_loss, loss.permutation, batch.targets, batch.speakers)
+            about["vector"] = vectors.detach()
+            total = (1 - WEIGHT) * total + WEIGHT * vectors
         for logits in output.earlier:
             below = diarization_loss(output._replace(logits=logits), batch.targets, self.alpha).total
             total = total + self._layer_weight / len(output.earlier) * below
@@ -275,7 +284,10 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
     if options.model in ("eend-sa", "eend-eda"):
         return options.model, EendOptions(attractors=options.model == "eend-eda")
     if options.model != "sortformer":
-        return options.model, _find_size(options.model, options.size)
+        found = _find_size(options.model, options.size)
+        if initial is not None and initial["model"] == "wavlm" and options.model == "wavlm-eend-vc":
+            found = replace(found, wavlm=registry.find_kind(initial).options.from_json(initial["options"]))
+        return options.model, found
     sizes = SIZES[options.size]
     if initial is None:
         return options.model, sizes
@@ -291,7 +303,8 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
 
 def _find_size(model: str, size: str) -> Any:
     """Return the options of an EEND model that has named sizes."""
-    sizes: dict[str, Any] = {name: found for (kind, name), found in aed_eend.SIZES.items() if kind == model}
+    named: dict[tuple[str, str], Any] = {**aed_eend.SIZES, **eend_vc.SIZES}
+    sizes = {name: found for (kind, name), found in named.items() if kind == model}
     sizes |= eend_gla.SIZES if model == "eend-gla" else {}
     if size not in sizes:
         raise ValueError(f"{model} has no size {size}; set train_diar.size to {' or '.join(sizes)}")

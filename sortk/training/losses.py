@@ -33,7 +33,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sortk.models.aed_eend import SpeechTypes
-from sortk.models.eend_gla import MARGIN, Blocks
+from sortk.models.blocks import Blocks
+from sortk.models.eend_gla import MARGIN
 from sortk.models.frames import SpeakerOutput, valid_frames
 
 MAX_ENUMERATED = 6  # speakers: 720 permutations
@@ -58,6 +59,9 @@ def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5)
         return aed_loss(output.logits, output.for_loss, targets, output.lengths)
     if isinstance(output.for_loss, Blocks) and output.existence is not None:
         return gla_loss(output.logits, output.existence, output.for_loss, targets, output.lengths)
+    if isinstance(output.for_loss, Blocks):  # EEND-VC: PIL of the chunks; `speaker_dictionary` has the other part
+        chunks = output.for_loss
+        return hybrid_loss(chunks.logits, cut_targets(targets, chunks), chunks.lengths, alpha=0.0)
     if output.existence is not None:
         return eda_loss(output.logits, output.existence, targets, output.lengths)
     return hybrid_loss(output.logits, targets, output.lengths, alpha)
@@ -122,9 +126,8 @@ def gla_loss(
     """EEND-GLA (Horiguchi et al. 2022): the loss of EEND-EDA for all frames, that for the blocks, and the pairwise loss
     of the local attractors, each of which stands for the speaker that PIL pairs it with in its block."""
     everything = eda_loss(logits, existence, targets, lengths)
-    padding = (0, 0, 0, blocks.logits.shape[1])
-    frame = blocks.first[:, None] + torch.arange(blocks.logits.shape[1], device=targets.device)
-    local_targets = functional.pad(targets, padding)[blocks.clip[:, None], frame]
+    assert blocks.existence is not None
+    local_targets = cut_targets(targets, blocks)
     local = eda_loss(blocks.logits, blocks.existence, local_targets, blocks.lengths)
     n_present = (silence_padding(local_targets, blocks.lengths) != 0).any(dim=1).sum(dim=1, keepdim=True)
     used = torch.arange(targets.shape[2], device=targets.device) < n_present
@@ -132,6 +135,13 @@ def gla_loss(
     clip = blocks.clip[:, None].expand_as(used)
     pairwise = pairwise_loss(blocks.vectors[used], speaker[used], clip[used])
     return replace(everything, total=everything.total + local.total + pairwise)
+
+
+def cut_targets(targets: Tensor, blocks: Blocks) -> Tensor:
+    """(batch, frames, speakers) -> (blocks, size, speakers): the targets of each block, 0 behind the end of a clip."""
+    size = blocks.logits.shape[1]
+    frame = blocks.first[:, None] + torch.arange(size, device=targets.device)
+    return silence_padding(functional.pad(targets, (0, 0, 0, size))[blocks.clip[:, None], frame], blocks.lengths)
 
 
 def pairwise_loss(vectors: Tensor, speakers: Tensor, clips: Tensor) -> Tensor:

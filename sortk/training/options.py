@@ -178,8 +178,10 @@ class TrainDiarOptions(Options):
     """What the diarizer is, and how it learns; the defaults are the paper's."""
 
     # The others are the systems that Table 1 compares with.
-    model: Literal["sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla"] = "sortformer"
-    # Of a Sortformer: base has 123M parameters. AED-EEND and EEND-GLA have base (as published) and tiny.
+    model: Literal[
+        "sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla", "eend-vc", "wavlm-eend-vc"
+    ] = "sortformer"
+    # Of a Sortformer: base has 123M parameters. AED-EEND, EEND-GLA and EEND-VC have base (as published) and tiny.
     size: Literal["tiny", "compact", "small", "base"] = "base"
     # K, the number of outputs; 0: the initial model's, else 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
@@ -202,6 +204,8 @@ class TrainDiarOptions(Options):
             raise ValueError(f"phase {WARMUP!r} has the name of the encoder warm-up; give the phase another name")
         if self.encoder_warmup.steps and not self.global_speakers:
             raise ValueError("encoder_warmup names speakers, so it needs global_speakers = true")
+        if self.model in ("eend-vc", "wavlm-eend-vc") and not self.global_speakers:
+            raise ValueError(f"{self.model} learns a vector for each speaker, so it needs global_speakers = true")
 
     def describe(self) -> str:
         """The name of a row in Table 1."""

@@ -9,7 +9,8 @@ import torch
 
 from sortk.formats.model_folder import save_model
 from sortk.inference.load import load_diarizer
-from sortk.models.eend_gla import SIZES, Blocks, EendGla, EendGlaOptions, cluster_vectors, spread_frames
+from sortk.models.blocks import Blocks
+from sortk.models.eend_gla import SIZES, EendGla, EendGlaOptions, spread_frames
 from sortk.models.transformer import TransformerOptions
 from sortk.training.losses import diarization_loss, pairwise_loss
 
@@ -28,16 +29,6 @@ def unit(*degrees: float) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def test_clusters_by_hand() -> None:
-    assert cluster_vectors(unit(0, 90, 5, 95), np.array([0, 0, 1, 1]), 0.75) == [0, 1, 0, 1]
-    # 0 and 5 are alike, but of one block: each keeps to itself, and 10, of another block, joins the nearer one.
-    assert cluster_vectors(unit(0, 5, 10), np.array([0, 0, 1]), 0.75) == [0, 1, 1]
-    # Mean linkage: 0 and 30 join (cos 0.87); of 60 the mean cosine to both is (0.5 + 0.87) / 2 = 0.68, too little.
-    assert cluster_vectors(unit(0, 30, 61), np.array([0, 1, 2]), 0.75) == [0, 0, 1]
-    assert cluster_vectors(unit(0, 30, 61), np.array([0, 1, 2]), 0.65) == [0, 0, 0]
-    assert cluster_vectors(np.zeros((0, 2), np.float32), np.zeros(0, np.int64), 0.75) == []
-
-
 def test_the_pairwise_loss_by_hand() -> None:
     vectors = torch.from_numpy(unit(0, 60, 0))
     speakers, clips = torch.tensor([0, 0, 1]), torch.tensor([0, 0, 0])
@@ -53,7 +44,7 @@ def test_blocks_are_joined_by_their_vectors() -> None:
     vectors = torch.from_numpy(np.stack([unit(0, 90), unit(91, 1), unit(180, 45)]))
     logits = torch.tensor([[[1.0, 2.0]] * 2, [[3.0, 4.0]] * 2, [[5.0, 6.0]] * 2])
     existence = torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [1.0, -1.0, -1.0]])
-    blocks = Blocks(torch.zeros(3).long(), torch.tensor([0, 2, 4]), torch.tensor([2, 2, 1]), logits, existence, vectors)
+    blocks = Blocks(torch.zeros(3).long(), torch.tensor([0, 2, 4]), torch.tensor([2, 2, 1]), logits, vectors, existence)
     [joined] = EendGla(OPTIONS).join_blocks(blocks, 1, 5)
     off = -1e4
     assert joined.tolist() == [[1, 2, off], [1, 2, off], [4, 3, off], [4, 3, off], [off, off, 5]]
