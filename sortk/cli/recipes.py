@@ -129,15 +129,9 @@ def tables(out: Path | None, **common: Any) -> None:
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
-    from sortk.run.tables import place_results, plan_tables, write_tables
+    from sortk.run.tables import list_first, place_results, plan_tables, write_tables
 
     chosen = _Chosen(**common)
-    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or "")
-    if chosen.dry_run:
-        for experiment in plan.experiments:
-            for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
-                click.echo(f"{experiment.variant or plan.recipe}: {line}")
-        return
 
     def run_all(experiment: Experiment) -> None:
         if chosen.submits:
@@ -145,6 +139,15 @@ def tables(out: Path | None, **common: Any) -> None:
         else:
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
+    if not chosen.dry_run:
+        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or ""):
+            run_all(experiment)
+    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or "")
+    if chosen.dry_run:
+        for experiment in plan.experiments:
+            for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
+                click.echo(f"{experiment.variant or plan.recipe}: {line}")
+        return
     if not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
     written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant or ""), run_all)

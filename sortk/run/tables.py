@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from sortk.run.experiment import Experiment
 from sortk.run.folders import find_commit
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
-from sortk.scoring.options import TableOptions
-from sortk.scoring.paper_tables import Account, Measured, format_account, read_scores
+from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
 from sortk.scoring.wer import Style, WerOptions
 from sortk.stages import find_stage, open_experiment, sets_of
+from sortk.training.options import PhaseOptions, TrainAsrOptions, TrainDiarOptions
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Plan:
     recipe: str
     rows: Sequence[Row]
     notes: Sequence[str]
+    overrides: Sequence[str] = ()
+    about: str = ""
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -59,12 +62,18 @@ class Plan:
         return list({row.variant: row.experiment for row in self.rows if row.files is None}.values())
 
 
+def list_first(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> list[Experiment]:
+    """Return the variants that have to be run before `plan_tables`: rows start from their models."""
+    first = load_recipe(recipe, overrides, variant).tables.first
+    return [open_experiment(recipe, exp, overrides, "+".join(filter(None, (variant, name)))) for name in first]
+
+
 def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Plan:
     """The rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
-    for table in (option.name for option in fields(TableOptions)):
-        for name, given in getattr(base.tables, table).items():
+    for table, named in base.tables.rows.items():
+        for name, given in named.items():
             files = Path(given.rttm or given.words) if given.rttm or given.words else None
             for row_variant in given.variants or ("",):
                 stacked = "+".join(filter(None, (variant, row_variant)))
@@ -87,7 +96,7 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
         raise ValueError(f"{find_recipe(recipe)}: names no rows of the paper's tables: [tables.table1], ...")
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
-    return Plan(base.name, rows, notes)
+    return Plan(base.name, rows, notes, overrides, base.tables.about)
 
 
 def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:
@@ -98,23 +107,57 @@ def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -
         log.info("variant %d of %d: %s", number, len(plan.experiments), experiment.variant or "the recipe itself")
         run_all(experiment)
     tables = {
-        option.name: [_measure(row) for row in plan.rows if row.table == option.name] for option in fields(TableOptions)
+        table: [_measure(row, plan) for row in plan.rows if row.table == table]
+        for table in ("table1", "table2", "table3")
     }
     date = time.strftime("%Y-%m-%d")
-    text = format_account(Account(plan.recipe, find_commit(), date, describe_machine(), tables, plan.notes))
+    text = format_tables(
+        PaperTables(plan.recipe, find_commit(), date, describe_machine(), tables, plan.notes, plan.about)
+    )
     with atomic_text(out) as file:
         file.write(text)
     log.info("written: %s", out)
     return text
 
 
-def _measure(row: Row) -> Measured:
-    experiment = row.experiment
+def _measure(row: Row, plan: Plan) -> Measured:
+    experiment, recipe = row.experiment, row.experiment.recipe
     if row.files is not None:
         return Measured(row.name, row.variant, _score_files(row, row.files), is_from_files=True)
     scores = read_scores(experiment.folder(find_stage("score")).final / "scores.json")
     times = {stage.name: experiment.status(stage).seconds for stage in experiment.stages}
-    return Measured(row.name, row.variant, scores, {name: spent for name, spent in times.items() if spent is not None})
+    trained = (recipe.train_diar, recipe.train_asr) if recipe.asr else (recipe.train_diar,)
+    return Measured(
+        row.name,
+        row.variant,
+        scores,
+        {name: spent for name, spent in times.items() if spent is not None},
+        seeds=tuple(recipe.seed + options.seed_offset for options in trained),
+        audio_hours=tuple(count_audio_hours(options) for options in trained),
+        command=describe_command(plan, row.variant),
+    )
+
+
+def count_audio_hours(options: TrainDiarOptions | TrainAsrOptions) -> float:
+    """Return the hours of audio in all batches of a training: steps times the size of a batch, for one process."""
+    phases: list[PhaseOptions] = [*options.phases]
+    if isinstance(options, TrainDiarOptions) and options.encoder_warmup.steps:
+        phases.append(options.encoder_warmup.as_phase())
+    seconds = 0.0
+    for phase in phases:
+        limit = phase.batch_limit
+        seconds += phase.loop.steps * phase.loop.accumulate * (limit.seconds or limit.samples * phase.seconds)
+    return seconds / 3600
+
+
+def describe_command(plan: Plan, variant: str) -> str:
+    """Return the command that runs a variant again; where the corpora are is for the reader to say."""
+    settings = []
+    for override in plan.overrides:
+        key, _, _ = override.partition("=")
+        settings.append(f"{key}=DIR" if key.endswith(("corpora_dir", "corpus_dir")) else override)
+    parts = [f"--variant {variant}" if variant else "", *(f"--set {shlex.quote(setting)}" for setting in settings)]
+    return " ".join(filter(None, (f"sortk run --recipe {plan.recipe}", *parts)))
 
 
 def _score_files(row: Row, files: Path) -> dict[str, Any]:

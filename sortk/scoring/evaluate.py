@@ -17,6 +17,7 @@ from sortk.inference.diarize import POOL, unfinished_pools
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Segment, Session
+from sortk.scoring.arrival import measure_arrival
 from sortk.scoring.der import read_references, read_segments, score_der
 from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.results import DerResult, WerResult
@@ -75,7 +76,7 @@ def evaluate_diarizer(
         }
         report = score_der(references, hypotheses, uem, options)
         log.info("%s, %s, postprocessing %s: DER %.2f %%", test_set, system, name, 100 * report.overall.der)
-        results.append(DerResult(system, test_set, name, report))
+        results.append(DerResult(system, test_set, name, report, measure_arrival(references, hypotheses)))
     return results
 
 

@@ -56,6 +56,14 @@ class TableOptions(Options):
     table1: dict[str, RowOptions] = option(default_factory=dict)
     table2: dict[str, RowOptions] = option(default_factory=dict)  # who said what: WER and cpWER
     table3: dict[str, RowOptions] = option(default_factory=dict)  # the same in mixtures: LibriSpeechMix's WER
+    # Variants that are run before the rows, because rows start from their models (`init` names the folder).
+    first: tuple[str, ...] = ()
+    about: str = ""  # what the results show and what they do not, for RESULTS.md
+
+    @property
+    def rows(self) -> dict[str, dict[str, RowOptions]]:
+        """Return the tables by name: each name of a row, and what it shows."""
+        return {"table1": self.table1, "table2": self.table2, "table3": self.table3}
 
     def __post_init__(self) -> None:
         super().__post_init__()

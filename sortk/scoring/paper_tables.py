@@ -1,6 +1,6 @@
 """The paper's tables as a recipe has measured them, with the paper's own numbers beside: the text of RESULTS.md.
 
-A row is what stage 8 of one variant has left, its scores.json; in Table 1 it may be the mean of several variants.
+A row is the scores.json of one variant, or the mean of several that differ by their seed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.scoring.bootstrap import Counts, bootstrap, compare
-from sortk.scoring.results import METRICS, NOT_MEASURED
+from sortk.scoring.results import ARRIVAL_COLUMNS, ARRIVAL_NOTE, METRICS, NOT_MEASURED, arrival_cells
 from sortk.scoring.tables import format_table, percent
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -96,18 +96,22 @@ class Measured:
     scores: Mapping[str, Any]  # scores.json of stage 8
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, shared ones included
     is_from_files: bool = False  # another system's output, which was only scored here
+    seeds: tuple[int, ...] = ()  # of the diarizer and, if there is one, of the ASR
+    audio_hours: tuple[float, ...] = ()  # in the training batches of both
+    command: str = ""  # that runs this variant again
 
 
 @dataclass(frozen=True)
-class Account:
-    """All that RESULTS.md tells."""
+class PaperTables:
+    """Everything that RESULTS.md says."""
 
     recipe: str
     commit: str
     date: str
     machine: str
-    tables: Mapping[str, Sequence[Measured]]  # table1 (those of one name are one row), table2, table3
+    tables: Mapping[str, Sequence[Measured]]  # table1, table2, table3; those of one name are one row
     notes: Sequence[str] = ()
+    about: str = ""
 
 
 def read_scores(path: Path) -> dict[str, Any]:
@@ -121,19 +125,21 @@ def read_scores(path: Path) -> dict[str, Any]:
     return scores
 
 
-def format_account(account: Account) -> str:
-    """The text of RESULTS.md."""
+def format_tables(page: PaperTables) -> str:
+    """Return the text of RESULTS.md."""
     parts = [
-        f"# {account.recipe}: the paper's tables",
-        f"Written by `sortk tables` on {account.date}, commit {account.commit}, {account.machine}. Columns that begin "
-        f'with "{PAPER.strip()}" are the paper\'s own numbers, of its models on its data; they were not measured here.',
+        f"# {page.recipe}: the paper's tables",
+        f"Written by `sortk tables` on {page.date}, commit {page.commit}, {page.machine}. Columns that begin with "
+        f'"{PAPER.strip()}" are the paper\'s own numbers, of its models on its data; they were not measured here.',
     ]
-    for table, rows in account.tables.items():
+    for table, rows in page.tables.items():
         if rows:
             parts += [f"## {TITLES[table]}", *(_format_der(rows) if table == "table1" else _format_wer(rows, table))]
-    parts += ["## Time", *_format_times(account)]
-    if account.notes:
-        parts += ["## Left out", "\n".join(f"- {note}" for note in account.notes)]
+    parts += _format_arrival(page.tables.get("table1", ()))
+    parts += ["## What this shows, and what it does not", page.about] if page.about else []
+    parts += ["## Runs", *_format_runs(page)]
+    if page.notes:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in page.notes)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -224,7 +230,7 @@ def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
     return bootstrap(counts.wrong, counts.scored)
 
 
-def _explain_means(measured: Mapping[tuple[str, str], Mapping[str, Sequence[Entry]]]) -> list[str]:
+def _explain_means(measured: Mapping[Any, Mapping[str, Sequence[Entry]]]) -> list[str]:
     several = {len(runs) for by_set in measured.values() for runs in by_set.values()} - {1}
     return ["- where runs are listed, rates are their mean; they differ by chance only (seeds)"] if several else []
 
@@ -234,47 +240,71 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
         "table2": (TABLE_2, TABLE_2_COLUMNS),
         "table3": (TABLE_3, TABLE_3_COLUMNS),
     }[table]
-    columns = list(dict.fromkeys(_wer_name(entry) for row in rows for entry in row.scores["wer"]))
-    by_row = {
-        number: {_wer_name(entry): _wer_cell(entry) for entry in row.scores["wer"]} for number, row in enumerate(rows)
+    measured: dict[str, dict[str, list[Entry]]] = {}  # row -> test set and metric -> each run
+    for row in rows:
+        for entry in row.scores["wer"]:
+            by_column = measured.setdefault(row.name, {})
+            by_column.setdefault(f"{entry['test_set']} {METRICS[entry['settings']['metric']]}", []).append(entry)
+    cells = {name: _wer_cells(by_column) for name, by_column in measured.items()}
+    counts = {
+        name: {column: _sum_words(runs) for column, runs in by_column.items() if _has_rate(runs[0])}
+        for name, by_column in measured.items()
     }
-    has_marks = _mark_worse(by_row, {number: _count_words(row) for number, row in enumerate(rows)})
+    has_marks = _mark_worse(cells, counts)
+    columns = list(dict.fromkeys(column for row_cells in cells.values() for column in row_cells))
     lines = [
         [
-            row.name,
-            "; ".join(dict.fromkeys(entry["system"] for entry in row.scores["wer"])),
-            *(by_row[number].get(name, NOT_MEASURED) for name in columns),
-            *_paper_cells(known.get(row.name, ()), names),
+            name,
+            "; ".join(dict.fromkeys(run["system"] for runs in measured[name].values() for run in runs)),
+            *(row_cells.get(column, NOT_MEASURED) for column in columns),
+            *_paper_cells(known.get(name, ()), names),
         ]
-        for number, row in enumerate(rows)
+        for name, row_cells in cells.items()
     ]
     header = ["system", "what it is", *columns, *(PAPER + name for name in names)]
-    notes = [*([MARK_NOTE] if has_marks else []), *_list_settings(rows, "wer")]
+    notes = [*_explain_means(measured), *([MARK_NOTE] if has_marks else []), *_list_settings(rows, "wer")]
     return [format_table(header, lines, "md"), "\n".join(notes)]
 
 
-def _count_words(row: Measured) -> dict[str, Counts]:
-    """Return wrong words and reference words by session for each column that has a rate."""
-    return {
-        _wer_name(entry): Counts(
-            [session["errors"] for session in entry.get("sessions", {}).values()],
-            [session["words"] for session in entry.get("sessions", {}).values()],
-        )
-        for entry in row.scores["wer"]
-        if _wer_cell(entry) != NOT_MEASURED
-    }
+def _wer_cells(by_column: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+    """Return the rates of a row: of each test set and metric; for the last metric also by number of speakers, with its
+    interval and each run."""
+    cells: dict[str, str] = {}
+    last = {runs[0]["test_set"]: column for column, runs in by_column.items()}
+    for column, runs in by_column.items():
+        metric = runs[0]["settings"]["metric"]
+        rates = [run["overall"][metric] for run in runs]
+        cells[column] = _mean(rates) if _has_rate(runs[0]) else NOT_MEASURED
+        if column != last[runs[0]["test_set"]] or not _has_rate(runs[0]):
+            continue
+        test_set, name = runs[0]["test_set"], METRICS[metric]
+        numbers = list(runs[0].get("by_speakers", ()))
+        if len(numbers) > 1:
+            cells |= {
+                f"{test_set} {n} spk {name}": _mean([run["by_speakers"].get(n, {}).get(metric) for run in runs])
+                for n in numbers
+            }
+        counts = _sum_words(runs)
+        if interval := bootstrap(counts.wrong, counts.scored):
+            cells[f"{column} 95 %"] = " to ".join(map(percent, interval))
+        if len(runs) > 1:
+            cells[f"{column} each run"] = ", ".join(_mean([rate]) for rate in rates)
+    return cells
 
 
-def _wer_name(entry: Entry) -> str:
-    return f"{entry['test_set']} {METRICS[entry['settings']['metric']]}"
+def _sum_words(runs: Sequence[Entry]) -> Counts:
+    """Return wrong words and reference words of all runs, by session."""
+    sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
+    return Counts(
+        [sum(run["errors"] for run in own) for own in sessions], [sum(run["words"] for run in own) for own in sessions]
+    )
 
 
-def _wer_cell(entry: Entry) -> str:
+def _has_rate(entry: Entry) -> bool:
     metric = entry["settings"]["metric"]
-    rate = entry["overall"][metric]
     # Who writes no speakers has no cpWER: as in the paper, where the baseline has none.
     is_nameless = entry["system"].startswith("baseline") and metric == "cpwer"
-    return NOT_MEASURED if rate is None or is_nameless else percent(rate)
+    return entry["overall"][metric] is not None and not is_nameless
 
 
 def _paper_cells(numbers: Numbers, columns: Sequence[str]) -> list[str]:
@@ -292,22 +322,40 @@ def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
     return list(lines)
 
 
-def _format_times(account: Account) -> list[str]:
-    rows = {row.variant: row for rows in account.tables.values() for row in rows if not row.is_from_files}
+def _format_arrival(rows: Sequence[Measured]) -> list[str]:
+    """Return the section on the order of speakers, without postprocessing; the runs of a row are added up."""
+    runs: dict[str, list[Entry]] = {}
+    for row in rows:
+        for entry in row.scores["der"]:
+            if entry["postprocessing"] == "none" and entry.get("arrival", {}).get("sessions", {}).get("n"):
+                runs.setdefault(row.name, []).append(entry["arrival"])
+    if not runs:
+        return []
+    lines = [[name, *arrival_cells(own)] for name, own in runs.items()]
+    title = "## Speakers in the order of arrival (%), without postprocessing"
+    return [title, ARRIVAL_NOTE, format_table(["system", *ARRIVAL_COLUMNS], lines, "md")]
+
+
+def _format_runs(page: PaperTables) -> list[str]:
+    rows = {row.variant: row for rows in page.tables.values() for row in rows if not row.is_from_files}
     stages = list(dict.fromkeys(stage for row in rows.values() for stage in row.seconds))
     lines = [
         [
             row.variant or "the recipe itself",
+            ", ".join(map(str, row.seeds)),
+            ", ".join(f"{hours:.1f}" for hours in row.audio_hours),
             *(_minutes(row.seconds.get(stage)) for stage in stages),
             _minutes(sum(row.seconds.values())),
             f"{row.scores['commit']}, {row.scores['date']}",
+            f"`{row.command}`",
         ]
         for row in rows.values()
     ]
-    header = ["variant", *stages, "all", "scored at"]
+    header = ["variant", "seed", "audio h", *stages, "all", "scored at", "to run it again"]
     about = (
-        "Minutes by the clock of each stage, of one that was interrupted since it went on last. Stages that a variant "
-        "does not change were run once, and count in every row that has them."
+        "Seeds, and hours of audio in all training batches, of the diarizer and of the ASR. Then the minutes of each "
+        "stage, by the clock; of one that was interrupted, since it was last continued. A stage that several variants "
+        "have in common was run once, and counts in every row."
     )
     return [about, format_table(header, lines, "md")]
 

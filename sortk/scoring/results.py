@@ -16,6 +16,7 @@ from typing import Any
 
 from sortk.formats.objects import encode
 from sortk.scoring import der, wer
+from sortk.scoring.arrival import DISTANCES, ArrivalReport
 from sortk.scoring.der import DerReport
 from sortk.scoring.der_counts import DerCounts
 from sortk.scoring.tables import format_table, percent
@@ -36,6 +37,7 @@ class DerResult:
     test_set: str
     postprocessing: str  # "none", or what was done
     report: DerReport
+    arrival: ArrivalReport | None = None  # of a model's own outputs; the speakers of other files have no order
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ def as_json(results: Results) -> dict[str, Any]:
 
 def _der_as_json(result: DerResult) -> dict[str, Any]:
     names = {"system": result.system, "test_set": result.test_set, "postprocessing": result.postprocessing}
-    return names | der.as_json(result.report)
+    arrival = {"arrival": result.arrival.to_json()} if result.arrival else {}
+    return names | der.as_json(result.report) | arrival
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -185,6 +188,14 @@ def format_results(results: Results) -> str:
     parts = [f"# Results of {results.recipe}", f"Commit {results.commit}, {results.date}."]
     if results.der:
         parts += ["## Diarization error rate (%)", *_format_der([*results.initial, *results.der])]
+        rows = [
+            [result.system, result.postprocessing, result.test_set, *arrival_cells([result.arrival.to_json()])]
+            for result in [*results.initial, *results.der]
+            if result.arrival and result.arrival.sessions
+        ]
+        if rows:
+            header = ["system", "postprocessing", "test set", *ARRIVAL_COLUMNS]
+            parts += ["## Speakers in the order of arrival (%)", ARRIVAL_NOTE, format_table(header, rows, "md")]
     if results.wer:
         parts += ["## Word error rates (%)", *_format_wer(results.wer)]
         parts += ["\n".join(f"- {describe_coverage(c.test_set, c.to_json())}" for c in results.coverage)]
@@ -207,6 +218,24 @@ def _format_der(results: Sequence[DerResult]) -> list[str]:
         "\n".join(settings),
         format_table([*header, "95 % interval", "JER", "right number of speakers"], parts, "md"),
     ]
+
+
+ARRIVAL_COLUMNS = (*(f"{name} apart" for name in DISTANCES), "all pairs", "complete sessions")
+ARRIVAL_NOTE = (
+    "Of two speakers who arrive one after the other, how often the output of the earlier one comes first, by the "
+    "distance of their first starts; and how often all speakers of a session are in order. In brackets: how many."
+)
+
+
+def arrival_cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the cells of ARRIVAL_COLUMNS for entries `arrival` of scores.json, which are added up."""
+    pairs = [[run["pairs"][name] for run in runs] for name in DISTANCES]
+    tallies = [*pairs, [tally for own in pairs for tally in own], [run["sessions"] for run in runs]]
+    cells = []
+    for own in tallies:
+        n, right = sum(tally["n"] for tally in own), sum(tally["right"] for tally in own)
+        cells.append(f"{percent(right / n)} ({n})" if n else NOT_MEASURED)
+    return cells
 
 
 def _columns(result: DerResult) -> dict[str, DerCounts]:

@@ -82,6 +82,13 @@ class WerReport:
     def overall(self) -> WordErrors:
         return sum((session.errors for session in self.sessions), WordErrors())
 
+    def by_speakers(self) -> dict[int, WordErrors]:
+        """Return the errors of the sessions with so many reference speakers."""
+        found: dict[int, WordErrors] = {}
+        for session in sorted(self.sessions, key=lambda session: session.n_ref_speakers):
+            found[session.n_ref_speakers] = found.get(session.n_ref_speakers, WordErrors()) + session.errors
+        return found
+
 
 def score_words(
     references: Transcripts, hypotheses: Transcripts, metric: Metric, options: WerOptions | None = None
@@ -155,6 +162,7 @@ def as_json(report: WerReport) -> dict[str, Any]:
     return {
         "settings": _settings(report),
         "overall": _counts_as_json(report, report.overall),
+        "by_speakers": {str(n): _counts_as_json(report, errors) for n, errors in report.by_speakers().items()},
         "sessions": {
             session.session_id: {
                 **_counts_as_json(report, session.errors),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sortk.scoring import paper_tables as paper
-from sortk.scoring.paper_tables import Account, Measured, format_account, read_scores
+from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -41,8 +41,9 @@ def scores(**results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"commit": "abc", "date": "2026-01-01", "der": [], "wer": []} | results
 
 
-def account(**tables: list[Measured]) -> str:
-    return format_account(Account("mine", "def", "2026-02-02", "2 cores (X), no GPU", tables, ["6: no canary-1b.nemo"]))
+def write(**tables: list[Measured]) -> str:
+    notes = ["6: no canary-1b.nemo"]
+    return format_tables(PaperTables("mine", "def", "2026-02-02", "2 cores (X), no GPU", tables, notes, "Little."))
 
 
 def cells(text: str, start: str) -> list[str]:
@@ -52,7 +53,20 @@ def cells(text: str, start: str) -> list[str]:
 
 def test_table_1_by_number_of_speakers_without_and_with_postprocessing() -> None:
     entries = [der("none", {"2": 0.1234, "3": 0.2}, 0.1617), der("tuned", {"2": 0.1, "3": None}, 0.1)]
-    text = account(table1=[Measured("Sortformer-PIL", "pil", scores(der=entries), {"train-diar": 90.0, "score": 30.0})])
+    text = write(
+        table1=[
+            Measured(
+                "Sortformer-PIL",
+                "pil",
+                scores(der=entries),
+                {"train-diar": 90.0, "score": 30.0},
+                False,
+                (3,),
+                (1.25,),
+                "sortk run",
+            )
+        ]
+    )
     header = cells(text, "system")
     assert header[:5] == ["system", "postprocessing", "test 2 spk", "test 3 spk", "test all"]
     assert header[5] == "paper: DIHARD III, up to 4 spk" and header[-1] == "paper: CH109"
@@ -61,7 +75,8 @@ def test_table_1_by_number_of_speakers_without_and_with_postprocessing() -> None
     # Three speakers were not scored: that is no zero.
     assert rows[1] == ["Sortformer-PIL", "tuned", "10.00", "-", "10.00", "17.04", "6.94", "10.30", "17.52", "6.89"]
     assert "- test: collar 0.25, skip_overlap False" in text
-    assert cells(text, "pil") == ["pil", "1.5", "0.5", "2.0", "abc, 2026-01-01"]
+    assert cells(text, "pil") == ["pil", "3", "1.2", "1.5", "0.5", "2.0", "abc, 2026-01-01", "`sortk run`"]
+    assert "## What this shows, and what it does not\n\nLittle.\n" in text
     assert "commit def, 2 cores (X), no GPU" in text and "- 6: no canary-1b.nemo" in text
     assert "were not measured here" in text
 
@@ -72,18 +87,18 @@ def test_table_2_with_a_row_that_the_paper_has_not_and_a_baseline_without_speake
         Measured("2", "", scores(wer=[wer("wer", 0.25), wer("cpwer", 0.375)])),
         Measured("mine", "m", scores(wer=[wer("wer", None)])),
     ]
-    text = account(table2=rows)
+    text = write(table2=rows)
     assert cells(text, "system")[2:4] == ["test WER", "test cpWER"]
     assert "- test: metric wer, normalizer lower, decoding free" in text
     assert cells(text, "baseline")[2:] == ["50.00", "-", "26.93", "-", "21.81", "-"]
     assert cells(text, "2")[2:] == ["25.00", "37.50", "20.08", "28.17", "18.65", "22.22"]
     assert cells(text, "mine")[2:] == ["-"] * 6
-    assert "Table 1" not in text and cells(text, "the recipe itself")[-2] == "0.0"
+    assert "Table 1" not in text and cells(text, "the recipe itself")[-3] == "0.0"
 
 
 def test_table_3() -> None:
     entries = [wer("wer", 0.02) | {"test_set": f"test-{n}mix"} for n in (1, 2, 3)]
-    text = account(table3=[Measured("MS-Canary", "ms", scores(wer=entries))])
+    text = write(table3=[Measured("MS-Canary", "ms", scores(wer=entries))])
     assert cells(text, "MS-Canary")[2:] == ["2.00", "2.00", "2.00", "2.74", "6.55", "12.14"]
 
 
@@ -128,7 +143,7 @@ def _plain(table: str) -> str:
 def test_table_1_says_how_sure_a_rate_is() -> None:
     entry = der("none", {"2": 0.1}, 0.1)
     entry["overall"]["der_interval_95"] = [0.08, 0.125]
-    text = account(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
+    text = write(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
     assert cells(text, "system")[2:4] == ["test 2 spk", "test 95 %"]
     assert cells(text, "Sortformer-PIL")[2:4] == ["10.00", "8.00 to 12.50"]
 
@@ -143,8 +158,46 @@ def test_runs_of_one_row_are_their_mean_and_sessions_are_drawn_for_all_alike() -
     first["sessions"] = {"a": seconds(10, 0), "b": seconds(10, 4)}
     second["sessions"] = {"a": seconds(10, 4), "b": seconds(10, 0)}
     rows = [Measured("Sortformer-PIL", name, scores(der=[run])) for name, run in (("pil", first), ("again", second))]
-    text = account(table1=[*rows, Measured("EEND-SA", "sa", scores(der=[der("none", {"2": 0.4, "3": 0.5}, 0.45)]))])
+    text = write(table1=[*rows, Measured("EEND-SA", "sa", scores(der=[der("none", {"2": 0.4, "3": 0.5}, 0.45)]))])
     assert cells(text, "system")[2:7] == ["test 2 spk", "test 3 spk", "test all", "test 95 %", "test each run"]
     assert cells(text, "Sortformer-PIL")[2:7] == ["15.00", "-", "22.50", "20.00 to 20.00", "20.00, 25.00"]
     assert cells(text, "EEND-SA")[2:7] == ["40.00", "50.00", "45.00", "-", "-"]
     assert "rates are their mean" in text and cells(text, "again")[0] == "again"
+
+
+def words(errors: int, n_words: int, n_speakers: int = 2) -> dict[str, int]:
+    return {"errors": errors, "words": n_words, "ref_speakers": n_speakers}
+
+
+def test_runs_of_a_row_of_table_2() -> None:
+    """cpWER has the mean, that of each run, its interval, and that by number of speakers; WER the mean alone."""
+    runs = []
+    for rate, errors in ((0.2, (2, 2)), (0.4, (4, 4))):
+        entry = wer("cpwer", rate)
+        entry["sessions"] = {"a": words(errors[0], 10), "b": words(errors[1], 10, 3)}
+        entry["by_speakers"] = {"2": {"cpwer": rate}, "3": {"cpwer": rate / 2}}
+        runs.append(scores(wer=[wer("wer", rate / 4), entry]))
+    text = write(table2=[Measured("2", name, run) for name, run in zip(("", "again"), runs, strict=True)])
+    assert cells(text, "system")[2:8] == [
+        "test WER",
+        "test cpWER",
+        "test 2 spk cpWER",
+        "test 3 spk cpWER",
+        "test cpWER 95 %",
+        "test cpWER each run",
+    ]
+    assert cells(text, "2")[2:8] == ["7.50", "30.00", "30.00", "15.00", "30.00 to 30.00", "20.00, 40.00"]
+    assert "rates are their mean" in text and cells(text, "again")[0] == "again"
+
+
+def test_the_order_of_arrival_is_a_table() -> None:
+    def arrival(right: int) -> dict[str, Any]:
+        tally = {"n": 4, "right": right}
+        none = {"n": 0, "right": 0}
+        pairs = {"up to 0.25 s": tally, "up to 0.5 s": none, "up to 1 s": none, "more than 1 s": tally}
+        return {"pairs": pairs, "sessions": {"n": 2, "right": 1}}
+
+    entries = [der("none", {"2": 0.1}, 0.1) | {"arrival": arrival(right)} for right in (1, 3)]
+    rows = [Measured("Sort", name, scores(der=[entry])) for name, entry in zip("ab", entries, strict=True)]
+    text = write(table1=rows).partition("order of arrival")[2]
+    assert cells(text, "Sort") == ["Sort", "50.00 (8)", "-", "-", "50.00 (8)", "50.00 (16)", "50.00 (4)"]

@@ -262,7 +262,7 @@ def test_csv_is_the_table_alone() -> None:
 
 def test_json_has_fractions() -> None:
     found = as_json(small_report())
-    assert list(found) == ["settings", "overall", "sessions", "notes"]
+    assert list(found) == ["settings", "overall", "by_speakers", "sessions", "notes"]
     assert found["overall"] == {
         "cpwer": 4 / 6,
         "errors": 4,
