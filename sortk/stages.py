@@ -214,10 +214,10 @@ def simulate(task: Task) -> None:
     summaries = simulate_splits(utterances, options, seed, out, run_jobs)
     listed_only = {name: count for name, count in options.mixtures.items() if name in options.on_the_fly}
     rendered = {name: count for name, count in options.mixtures.items() if name not in options.on_the_fly}
-    summaries |= mix_at_random(utterances, rendered, seed, out, run_jobs)
+    summaries |= mix_at_random(utterances, rendered, seed, out, run_jobs, options.joined_sources)
     summaries |= mix_lists(lists, out, run_jobs)
     made = {name: summary.to_json() for name, summary in summaries.items()}
-    made |= list_at_random(utterances, listed_only, seed, out)
+    made |= list_at_random(utterances, listed_only, seed, out, options.joined_sources)
     write_json(out / "summary.json", made)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from sortk.inference.pieces import Piece
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
+from sortk.run.tables import plan_tables, write_tables
 from sortk.stages import STAGES
 from sortk.training.options import AsrPhaseOptions, BatchLimit
 
@@ -156,6 +158,24 @@ def test_callhome(tmp_path: Path) -> None:
     assert count_lines(tmp_path, "00-prepare/train.jsonl") == 243  # all recorded corpora of section 5.1.1
     assert not (tmp_path / "variant-debug" / "01-simulate" / "train.jsonl").exists()  # made while the model learns
     assert not (tmp_path / "variant-debug" / "06-train-asr").exists()
+    for peer in ("eend-gla", "aed-eend-ee"):
+        run("callhome", tmp_path, "--variant", f"debug+{peer}", "--stop-stage", 5)
+    run("callhome", tmp_path, "--variant", "debug+eend-vc")
+    assert {entry["system"] for entry in scores(tmp_path, "debug+eend-vc")["der"]} == {"EEND-VC"}
+    # WavLM's weights are in a file, so debug goes on top: it starts from random ones.
+    run("callhome", tmp_path, "--variant", "wavlm-eend-vc+debug", "--stop-stage", 5)
+
+
+def test_voices(tmp_path: Path) -> None:
+    plan = plan_tables("voices", tmp_path, [], "debug")
+    assert not plan.notes and len(plan.experiments) == 42  # 14 rows, three seeds each
+    rows = [row for row in plan.rows if row.variant in ("debug+pil", "debug+pil+seed1", "debug+flat")]
+    text = write_tables(
+        replace(plan, rows=rows), tmp_path / "RESULTS.md", lambda one: [one.run(stage, map) for stage in one.stages]
+    )
+    assert all(f"| {name} | none |" in text for name in ("Sortformer-PIL", "hybrid, no curriculum"))
+    assert "| debug+pil+seed1 | 1000 |" in text and "Speakers in the order of arrival" in text
+    assert "`sortk run --recipe voices --variant debug+pil`" in text and "It says nothing about error rates" in text
 
 
 def test_dihard3_and_a_model_as_it_is(tmp_path: Path) -> None:
@@ -224,6 +244,9 @@ def test_all_corpora_that_are_missing_are_named(tmp_path: Path) -> None:
         ("librispeechmix", "dom-sot", "Canary trained with DOM-SOT: no supervision, dom-sot level"),
         ("audiomnist", "", "2: Sortformer, frozen, word level"),
         ("audiomnist", "change", "Sortformer, frozen, change level"),
+        ("audiomnist", "system5", "5: Sortformer, frozen, segment level, adapters of 256"),
+        ("audiomnist", "system6", "6: Sortformer, frozen, word level, adapters of 256"),
+        ("audiomnist", "mix+dom-sot", "Canary trained with DOM-SOT: no supervision, dom-sot level"),
         ("mini", "", "Sortformer, frozen, change level"),
     ],
 )
@@ -263,7 +286,7 @@ def test_the_settings_are_those_of_the_paper() -> None:
     assert (dihard3.score.collar, dihard3.tune.sets) == (0.0, ("dev",))  # Set-A
 
 
-@pytest.mark.parametrize("name", ["ami", "audiomnist", "callhome", "librispeechmix", "mini"])
+@pytest.mark.parametrize("name", ["ami", "audiomnist", "callhome", "librispeechmix", "mini", "voices"])
 def test_no_recipe_simulates_training_audio_that_nothing_reads(name: str) -> None:
     recipe = load_recipe(name)
     is_read = any(phase.recorded for phase in (*recipe.train_diar.phases, *recipe.train_asr.phases))

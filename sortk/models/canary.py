@@ -96,6 +96,24 @@ SIZES = {
         transformer=TransformerOptions(128, 1, n_heads=4, d_inner=512, dropout=0.0, positions=True, pre_norm=True),
         decoder=TransformerOptions(128, 3, n_heads=4, d_inner=512, dropout=0.0, pre_norm=True),
     ),
+    "small": CanaryOptions(  # 10M: the "larger ASR" of adapters (systems 5 and 6) in the recipe audiomnist
+        n_tokens=256,
+        features=FeatureOptions(),
+        encoder=FastConformerOptions(192, 8, n_heads=4, subsampling_channels=32, scale_input=False, dropout=0.0),
+        transformer=TransformerOptions(192, 1, n_heads=4, d_inner=768, dropout=0.0, positions=True, pre_norm=True),
+        decoder=TransformerOptions(192, 4, n_heads=4, d_inner=768, dropout=0.0, pre_norm=True),
+    ),
+    # As large as DOM-SOT (33M) and SOT-ASR (135.6M) of Table 3, with the encoder and decoder of Canary: theirs differ.
+    "33m": CanaryOptions(
+        n_tokens=1024,
+        encoder=FastConformerOptions(d_model=256, n_layers=16, n_heads=4, scale_input=False),
+        decoder=TransformerOptions(256, n_layers=6, n_heads=4, d_inner=1024, dropout=0.1, pre_norm=True),
+    ),
+    "136m": CanaryOptions(
+        n_tokens=1024,
+        encoder=FastConformerOptions(n_layers=17, scale_input=False),
+        decoder=TransformerOptions(512, n_layers=6, d_inner=2048, dropout=0.1, pre_norm=True),
+    ),
     "180m-flash": CanaryOptions(),
     "1b": CanaryOptions(
         n_tokens=4128,

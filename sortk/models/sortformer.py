@@ -61,6 +61,20 @@ SIZES = {
         encoder=FastConformerOptions(d_model=128, n_layers=4, n_heads=4, subsampling_channels=32, dropout=0.0),
         transformer=TransformerOptions(d_model=96, n_layers=2, n_heads=4, d_inner=384, dropout=0.0, positions=True),
     ),
+    # Appendix F: tiny, but no part of it above the subsampling knows the order of frames. It cannot sort.
+    "tiny-no-positions": SortformerOptions(
+        dropout=0.0,
+        encoder=FastConformerOptions(
+            d_model=128,
+            n_layers=4,
+            n_heads=4,
+            conv_kernel=1,
+            positions=False,
+            subsampling_channels=32,
+            dropout=0.0,
+        ),
+        transformer=TransformerOptions(d_model=96, n_layers=2, n_heads=4, d_inner=384, dropout=0.0),
+    ),
     "compact": SortformerOptions(  # the model that sortk ships: 6.8M, 80 x real time in training on one core
         dropout=0.0,
         encoder=FastConformerOptions(d_model=192, n_layers=6, n_heads=4, subsampling_channels=32, dropout=0.0),

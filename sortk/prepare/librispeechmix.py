@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 
@@ -22,6 +23,7 @@ from sortk.records import SAMPLE_RATE, RunJobs, Source
 log = logging.getLogger(__name__)
 
 MAX_DEVIATION_SECONDS = 0.02  # of a listed duration from the audio's; more means another recording
+MAX_SPEAKERS = 3  # of a training mixture
 MIN_DELAY_SECONDS = 0.5  # between the starts of two utterances of a training mixture
 
 
@@ -64,19 +66,19 @@ def mix_lists(lists: Iterable[Path], out: Path, run_jobs: RunJobs) -> dict[str, 
 
 
 def mix_at_random(
-    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path, run_jobs: RunJobs
+    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path, run_jobs: RunJobs, n_joined: int = 1
 ) -> dict[str, SetSummary]:
     """Write the given number of random mixtures of the speakers of each split, as a set of its name."""
     summaries = {}
     for split, count in counts.items():
-        mixer = RandomMixtures([source for source in sources if source.split == split], seed, split)
+        mixer = RandomMixtures([source for source in sources if source.split == split], seed, split, n_joined)
         summaries[split] = write_set(mixer, count, out / f"{split}.jsonl", run_jobs)
         log.info("%s.jsonl: %s", split, summaries[split])
     return summaries
 
 
 def list_at_random(
-    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path
+    sources: Sequence[Source], counts: Mapping[str, int], seed: int, out: Path, n_joined: int = 1
 ) -> dict[str, dict[str, float]]:
     """Write mixtures/<split>.jsonl, the same mixtures as `mix_at_random` makes; training renders them on the fly.
 
@@ -84,7 +86,8 @@ def list_at_random(
     """
     summaries = {}
     for split, count in counts.items():
-        mixer, hours = RandomMixtures([source for source in sources if source.split == split], seed, split), 0.0
+        mixer = RandomMixtures([source for source in sources if source.split == split], seed, split, n_joined)
+        hours = 0.0
 
         def draw_all(mixer: RandomMixtures = mixer, count: int = count) -> Iterator[Mixture]:
             nonlocal hours
@@ -107,14 +110,15 @@ def list_path(simulated: Path, split: str) -> Path:
 class RandomMixtures:
     """An unlimited set of training mixtures: one to three speakers, random delays, every utterance overlapped."""
 
-    def __init__(self, sources: Sequence[Source], seed: int, set_name: str, max_speakers: int = 3) -> None:
+    def __init__(self, sources: Sequence[Source], seed: int, set_name: str, n_joined: int = 1) -> None:
+        """`n_joined`: sources of each speaker, one after the other."""
         by_speaker: dict[str, list[Source]] = {}
         for source in sources:
             by_speaker.setdefault(source.speaker, []).append(source)
-        if len(by_speaker) < max_speakers:
-            raise ValueError(f"mixtures of {max_speakers} need as many speakers; the sources have {len(by_speaker)}")
+        if len(by_speaker) < MAX_SPEAKERS:
+            raise ValueError(f"mixtures of {MAX_SPEAKERS} need as many speakers; the sources have {len(by_speaker)}")
         self.by_speaker = [by_speaker[speaker] for speaker in sorted(by_speaker)]
-        self.seed, self.set_name, self.max_speakers = seed, set_name, max_speakers
+        self.seed, self.set_name, self.n_joined = seed, set_name, max(n_joined, 1)
         self._audio = SourceAudio(SAMPLE_RATE)
 
     def session_id(self, index: int) -> str:
@@ -123,14 +127,16 @@ class RandomMixtures:
     def draw(self, index: int) -> Mixture:
         """Return the utterances of a mixture and their delays; `wav` is the path of the audio."""
         rng = Random(f"{self.seed} {self.session_id(index)}")
-        n_speakers = rng.randint(1, self.max_speakers)
-        chosen = [rng.choice(utterances) for utterances in rng.sample(self.by_speaker, n_speakers)]
-        delays = _draw_delays([source.duration for source in chosen], rng)
-        utterances = tuple(
-            Delayed(str(source.audio_path), source.speaker, source.text, delay, source.duration, source.offset)
-            for source, delay in zip(chosen, delays, strict=True)
-        )
-        return Mixture(self.session_id(index), utterances)
+        speakers = rng.sample(self.by_speaker, rng.randint(1, MAX_SPEAKERS))
+        chosen = [[rng.choice(utterances) for _ in range(self.n_joined)] for utterances in speakers]
+        delays = _draw_delays([sum(source.duration for source in own) for own in chosen], rng)
+        utterances = []
+        for own, delay in zip(chosen, delays, strict=True):
+            starts = accumulate((source.duration for source in own), initial=delay)
+            for source, start in zip(own, starts, strict=False):
+                placed = (start, source.duration, source.offset)
+                utterances.append(Delayed(str(source.audio_path), source.speaker, source.text, *placed))
+        return Mixture(self.session_id(index), tuple(utterances))
 
     def plan(self, index: int) -> Plan:
         mixture = self.draw(index)

@@ -75,6 +75,8 @@ class SimulateOptions(Options):
     sample_rate: int = SAMPLE_RATE
     # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
     mixtures: dict[str, int] = option(default_factory=dict, at_least=1, hash_only_if_set=True)
+    # Sources of each speaker of a mixture, one after the other, where sources are single words; 0: one, an utterance.
+    joined_sources: int = option(0, at_least=0, hash_only_if_set=True)
     # Splits of `mixtures` that stage 1 only lists; training renders them on the fly, so that they need no files.
     on_the_fly: tuple[str, ...] = option((), hash_only_if_set=True)
     # Share of sessions that have no noise in spite of noise_dir.

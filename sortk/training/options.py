@@ -182,7 +182,7 @@ class TrainDiarOptions(Options):
         "sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla", "eend-vc", "wavlm-eend-vc"
     ] = "sortformer"
     # Of a Sortformer: base has 123M parameters. AED-EEND, EEND-GLA and EEND-VC have base (as published) and tiny.
-    size: Literal["tiny", "compact", "small", "base"] = "base"
+    size: Literal["tiny", "tiny-no-positions", "compact", "small", "base"] = "base"
     # K, the number of outputs; 0: the initial model's, else 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
     # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone.
@@ -265,7 +265,8 @@ ROWS = {
 class TrainAsrOptions(Options):
     """What the multi-speaker ASR is, and how it learns; the defaults are the paper's system 2."""
 
-    size: Literal["tiny", "180m-flash", "1b"] = "180m-flash"  # of an ASR that starts from random numbers
+    # Of an ASR that starts from random numbers.
+    size: Literal["tiny", "small", "33m", "136m", "180m-flash", "1b"] = "180m-flash"
     supervision: Literal["none", "frozen", "finetuned", "truth"] = "frozen"  # systems 1, 2, 3 and 4 of Table 2
     # K; 0: the diarizer's or initial model's, else 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
