@@ -109,7 +109,8 @@ def bench_diarizer(name: str, asr: CanaryOptions, diarizer_size: str) -> None:
     without, with_diarizer = (build(supervision, asr, diarizer_size) for supervision in ("none", "frozen"))
     alone, both = (fastest(lambda model=model: transcribe(model, samples), 2) for model in (without, with_diarizer))
     rate = both / (BATCH * SECONDS)
-    print(f"{name}: with the diarizer {both / alone:.3f} x the time of the ASR alone, real-time factor {rate:.3f}")
+    print(f"{name}: with the diarizer {both / alone:.4f} x the time of the ASR alone, real-time factor {rate:.3f}")
+    print("paper, 170M + 123M on a GPU with batches of 100: 1.0078 x")
 
 
 def train_step(model: MsAsr, samples: Tensor, tokens: Tensor, probs: Tensor | None) -> None:

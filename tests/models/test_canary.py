@@ -216,3 +216,10 @@ def test_weights_survive_a_file(own_canary: Canary) -> None:
     file.seek(0)
     again = Canary(OWN)
     again.load_state_dict(torch.load(file, weights_only=True), strict=True)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("136m", 135.6), ("33m", 33.0)])
+def test_sizes_of_table_3(size: str, millions: float) -> None:
+    with torch.device("meta"):
+        model = Canary(SIZES[size])
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.005)
