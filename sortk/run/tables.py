@@ -27,7 +27,6 @@ from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, rea
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
 from sortk.scoring.wer import Style, WerOptions
 from sortk.stages import find_stage, open_experiment, sets_of
-from sortk.training.options import PhaseOptions, TrainAsrOptions, TrainDiarOptions
 
 log = logging.getLogger(__name__)
 
@@ -133,21 +132,9 @@ def _measure(row: Row, plan: Plan) -> Measured:
         scores,
         {name: spent for name, spent in times.items() if spent is not None},
         seeds=tuple(recipe.seed + options.seed_offset for options in trained),
-        audio_hours=tuple(count_audio_hours(options) for options in trained),
+        audio_hours=tuple(options.audio_hours for options in trained),
         command=describe_command(plan, row.variant),
     )
-
-
-def count_audio_hours(options: TrainDiarOptions | TrainAsrOptions) -> float:
-    """Return the hours of audio in all batches of a training: steps times the size of a batch, for one process."""
-    phases: list[PhaseOptions] = [*options.phases]
-    if isinstance(options, TrainDiarOptions) and options.encoder_warmup.steps:
-        phases.append(options.encoder_warmup.as_phase())
-    seconds = 0.0
-    for phase in phases:
-        limit = phase.batch_limit
-        seconds += phase.loop.steps * phase.loop.accumulate * (limit.seconds or limit.samples * phase.seconds)
-    return seconds / 3600
 
 
 def describe_command(plan: Plan, variant: str) -> str:

@@ -114,6 +114,12 @@ class PhaseOptions(Options):
             return BatchLimit(seconds=self.loop.batch_seconds)
         return BatchLimit(samples=self.loop.batch_size or self.paper_batch_size)
 
+    @property
+    def audio_hours(self) -> float:
+        """Hours of audio in all batches of one process: updates times the size of a batch."""
+        per_batch = self.batch_limit.seconds or self.batch_limit.samples * self.seconds
+        return self.loop.steps * self.loop.accumulate * per_batch / 3600
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The diarizer
@@ -207,6 +213,12 @@ class TrainDiarOptions(Options):
         if self.model in ("eend-vc", "wavlm-eend-vc") and not self.global_speakers:
             raise ValueError(f"{self.model} learns a vector for each speaker, so it needs global_speakers = true")
 
+    @property
+    def audio_hours(self) -> float:
+        """Hours of audio in all batches of one process, those of the encoder warm-up included."""
+        warmup = self.encoder_warmup.as_phase().audio_hours if self.encoder_warmup.steps else 0.0
+        return warmup + sum(phase.audio_hours for phase in self.phases)
+
     def describe(self) -> str:
         """The name of a row in Table 1."""
         if self.model != "sortformer":
@@ -287,6 +299,11 @@ class TrainAsrOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_phases([phase.name for phase in self.phases], self.init)
+
+    @property
+    def audio_hours(self) -> float:
+        """Hours of audio in all batches of one process."""
+        return sum(phase.audio_hours for phase in self.phases)
 
     def describe(self, level: Level) -> str:
         """Return the name of a row of Table 2 or 3, for transcripts of that level; a system that the paper does not
