@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,17 @@ def test_notebooks_show_a_picture_of_the_first_session() -> None:
 
 def test_types_are_for_others_too() -> None:
     assert (Path(sortk.__file__).parent / "py.typed").is_file()
+
+
+def test_the_notebook_runs_and_has_its_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`jupyter nbconvert --to notebook --execute --inplace examples/diarize.ipynb` writes the outputs again."""
+    notebook = json.loads((Path(__file__).parents[1] / "examples" / "diarize.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert all(cell["outputs"] for cell in cells) and all(output["output_type"] != "error" for output in outputs)
+    assert sum("image/svg+xml" in output.get("data", {}) for output in outputs) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for cell in cells:
+        exec(compile("".join(cell["source"]), "examples/diarize.ipynb", "exec"), names)
+    assert sortk.read_rttm("demo.rttm") == names["segments"]

@@ -163,6 +163,7 @@ def _read_der(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[dic
                 **{key: result[key] for key in ("system", "test_set", "postprocessing", "settings")},
                 "overall": {**_rates(result["overall"]), "interval": result["overall"].get("der_interval_95")},
                 "by_speakers": {n: _rates(counts) for n, counts in result.get("by_speakers", {}).items()},
+                "arrival": result.get("arrival"),
             }
             rows.setdefault(encode_data(row), {**row, "variant": variant})
     return list(rows.values())

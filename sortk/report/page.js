@@ -167,7 +167,7 @@ const LINES = [0, 1, 2, 3, 4, 5, 6, 7].map((index) => `var(--speaker-${index})`)
 function results() {
   if (!data.der?.length && !data.wer?.length) return null;
   return make("section", { id: "results" }, make("h2", {}, "Results"),
-    data.der?.length ? [derTable(data.der), make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der))] : null,
+    data.der?.length ? [derTable(data.der), make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der), arrivalOrder(data.der))] : null,
     data.wer?.length ? werTable(data.wer) : null,
     make("details", { class: "terms" }, make("summary", {}, "What the terms mean"),
       make("dl", {}, Object.entries(TERMS).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]))));
@@ -231,6 +231,19 @@ function errorBar(counts, height = "", without = null) {
   const title = PARTS.map((part, index) => `${ERRORS[index][0]} ${percent(counts[part], 1)} %`).join(", ") + (without ? `; DER without postprocessing ${percent(without.der, 1)} %` : "");
   return make("div", { class: "errors", style: height && `height:${height}`, title }, PARTS.map((part, index) => make("i", { class: ERRORS[index][1], style: `width:${width(counts[part])}` })),
     without?.der != null ? make("i", { class: "mark", style: `left:min(${width(without.der)}, 100% - 3px)` }) : null);
+}
+
+// How often speakers who arrive one after the other are in that order, by the time between their arrivals. Close
+// arrivals are the hard case. A PIL model has no order to be right about.
+function arrivalOrder(rows) {
+  const known = rows.filter((row) => row.arrival?.sessions?.n);
+  if (!known.length) return null;
+  const counts = ({ n, right }) => make("span", { class: "small soft" }, `${right} of ${n}`);
+  return panel(["Arrival order right (%), by time between two arrivals"], known.map((row) => [known.length > 1 ? make("h4", {}, rowName(row)) : null,
+    make("div", { class: "bars four" }, [...Object.entries(row.arrival.pairs), ["complete sessions", row.arrival.sessions]].filter(([, tally]) => tally.n).flatMap(([name, tally]) => [
+      make("span", { class: "small" }, name),
+      make("div", { class: "errors", style: "height:14px" }, make("i", { style: `width:${100 * tally.accuracy}%;background:var(--accent)` })),
+      make("b", { class: "small", style: "text-align:right" }, `${percent(tally.accuracy, 0)} %`), counts(tally)]))]));
 }
 
 function derParts(rows) {

@@ -316,6 +316,9 @@ def test_the_initial_model_is_a_row_and_a_card(tab: Tab, report: Path, tmp_path:
     scores = json.loads((exp / "08-score" / "scores.json").read_text(encoding="utf-8"))
     worse = scores["der"][0] | {"system": "initial model: big.nemo"}
     worse["overall"] = worse["overall"] | {"der": 0.987}
+    tally = {"n": 8, "right": 6, "accuracy": 0.75}
+    none = {"n": 0, "right": 0, "accuracy": None}
+    scores["der"][0]["arrival"] = {"pairs": {"up to 0.25 s": none, "more than 1 s": tally}, "sessions": tally}
     (exp / "08-score" / "scores.json").write_text(json.dumps(scores | {"initial": [worse]}), encoding="utf-8")
     assert CliRunner().invoke(main, ["report", "--exp", str(exp)]).exit_code == 0
     tab.open(exp / "08-score" / "report.html")
@@ -323,3 +326,7 @@ def test_the_initial_model_is_a_row_and_a_card(tab: Tab, report: Path, tmp_path:
     assert tab.run(first) == ["initial model: big.nemo", "none", "98.70"]
     cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
     assert "98.7 %DER of the initial model" in cards and "tuned postprocessing" in cards[0]
+    bars = (
+        "[...document.querySelectorAll('.bars.four')].map((bars) => [...bars.children].map((cell) => cell.textContent))"
+    )
+    assert tab.run(bars) == [["more than 1 s", "", "75 %", "6 of 8", "complete sessions", "", "75 %", "6 of 8"]]
