@@ -85,21 +85,16 @@ def all_speakers() -> list[EspeakSpeaker]:
 
 
 def _speakers_of(gender: str, variants: Sequence[str], pitches: Sequence[int]) -> list[EspeakSpeaker]:
-    return [
-        _speaker(gender, variant, index, pitch, take)
-        for take, pitch in enumerate(pitches)
-        for index, variant in enumerate(variants)
-    ]
-
-
-def _speaker(gender: str, variant: str, index: int, pitch: int, take: int) -> EspeakSpeaker:
-    # A variant changes its accent with its pitch; the melody stays, for a wide range also raises the mean pitch.
-    accent = ACCENTS[(index + 3 * take) % len(ACCENTS)]
-    pitch_offset, pitch_range = MELODIES[index % len(MELODIES)]
-    rate = RATES[(index + take) % len(RATES)]
-    voice = Voice(accent, variant, pitch + pitch_offset, pitch_range, rate)
-    split = SPLIT_OF_COLUMN[index % len(SPLIT_OF_COLUMN)]
-    return EspeakSpeaker(f"{variant.lower()}-{accent}", gender, split, voice)
+    speakers = []
+    for take, pitch in enumerate(pitches):
+        for index, variant in enumerate(variants):
+            # A variant changes its accent with its pitch. The melody stays: a wide range also raises the mean pitch.
+            accent = ACCENTS[(index + 3 * take) % len(ACCENTS)]
+            pitch_offset, pitch_range = MELODIES[index % len(MELODIES)]
+            voice = Voice(accent, variant, pitch + pitch_offset, pitch_range, RATES[(index + take) % len(RATES)])
+            split = SPLIT_OF_COLUMN[index % len(SPLIT_OF_COLUMN)]
+            speakers.append(EspeakSpeaker(f"{variant.lower()}-{accent}", gender, split, voice))
+    return speakers
 
 
 def prepare(options: EspeakOptions, out_dir: Path, seed: int, run_jobs: RunJobs) -> list[Source]:
@@ -182,11 +177,7 @@ def _resample(speech: Speech) -> audio.Samples:
 
 def _set_level(samples: audio.Samples, utterances: Sequence[Source]) -> audio.Samples:
     """Apply one gain to all utterances of a speaker: variants differ by 15 dB, people in one room do not."""
-    spoken = np.concatenate([samples[_sample_span(source, word)] for source in utterances for word in source.words])
+    times = [(source.offset + w.start, source.offset + w.end) for source in utterances for w in source.words]
+    spoken = np.concatenate([samples[round(start * SAMPLE_RATE) : round(end * SAMPLE_RATE)] for start, end in times])
     rms = float(np.sqrt(np.mean(np.square(spoken, dtype=np.float64))))
     return samples * np.float32(10 ** (LEVEL_DB / 20) / rms)
-
-
-def _sample_span(source: Source, word: Word) -> slice:
-    start, end = source.offset + word.start, source.offset + word.end
-    return slice(round(start * SAMPLE_RATE), round(end * SAMPLE_RATE))

@@ -309,28 +309,26 @@ def _decode(path: Path, file: Any, n_samples: int, channel: int | None) -> Sampl
         while n_read < n_samples:
             block: Samples = file.read(min(n_block, n_samples - n_read), dtype="float32", always_2d=True)
             if len(block) == 0:
-                raise FormatError(path, None, f"cut off: {n_samples} samples are announced, {n_read} come")
+                raise FormatError(path, None, f"cut off: {n_samples} samples are announced, {n_read} found")
             _check_values(path, block)
             part = mono[n_read : n_read + len(block)]
-            part[:] = block[:, channel or 0] if channel is not None or file.channels == 1 else _average(block)
+            if channel is not None or file.channels == 1:
+                part[:] = block[:, channel or 0]
+            else:
+                part[:] = (block / file.channels).sum(axis=1)
             n_read += len(block)
     except (soundfile.SoundFileError, MemoryError) as error:
         raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
     return mono
 
 
-def _average(block: Samples) -> Samples:
-    mean: Samples = (block / block.shape[1]).sum(axis=1)
-    return mean
-
-
 def _check_values(path: Path, block: Samples) -> None:
     peak = float(np.abs(block).max())
     if not math.isfinite(peak):
-        raise FormatError(path, None, "holds samples that are not finite numbers")
+        raise FormatError(path, None, "has samples that are not finite numbers")
     if peak > MAX_SAMPLE:
         raise FormatError(
-            path, None, f"holds samples up to {peak:g}, but those of a float file are between -1 and 1; divide them"
+            path, None, f"has samples up to {peak:g}, but those of a float file must be between -1 and 1; scale them"
         )
 
 

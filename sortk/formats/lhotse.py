@@ -56,7 +56,14 @@ def _segment(entry: Entry) -> Segment:
 def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]) -> None:
     """Write both files; only the supervisions if there are no sessions, because no audio is known."""
     lhotse = _import_lhotse()
-    recordings = [_recording(lhotse, session) for session in sessions]
+    recordings = []
+    for session in sessions:
+        path = absolute_path(session.audio_path)
+        header = audio.info(path)
+        source = lhotse.AudioSource(type="file", channels=list(range(header.channels)), source=str(path))
+        recordings.append(
+            lhotse.Recording(session.session_id, [source], header.sample_rate, header.n_samples, header.seconds)
+        )
     supervisions = [
         lhotse.SupervisionSegment(
             id=f"{segment.session_id}-{number:06d}",
@@ -81,13 +88,6 @@ def _import_lhotse() -> Any:
     except ImportError as error:
         raise ValueError(f'lhotse cannot be imported ({error}): pip install "sortk[corpora]"') from None
     return lhotse
-
-
-def _recording(lhotse: Any, session: Session) -> Any:
-    path = absolute_path(session.audio_path)
-    header = audio.info(path)
-    source = lhotse.AudioSource(type="file", channels=list(range(header.channels)), source=str(path))
-    return lhotse.Recording(session.session_id, [source], header.sample_rate, header.n_samples, header.seconds)
 
 
 def _write_lines(path: Path, items: Iterable[Any]) -> None:

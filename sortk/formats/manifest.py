@@ -68,8 +68,18 @@ def check_files(numbered: Iterable[tuple[int, Session]], path: Path) -> None:
 def _session(entry: Entry) -> Session:
     audio_path = entry.need(entry.file, "audio_filepath")
     offset = entry.seconds("offset") or 0.0
+    name = entry.name("session_id")
+    if not name:
+        name = id_of(audio_path) + (f"-{round(offset * 1000)}" if offset > 0 else "")
+        if not id_of(audio_path):
+            raise entry.error(f"audio_filepath does not name a file: {quote(str(audio_path))}")
+    extra = {key: value for key, value in entry.values.items() if key not in KEYS}
+    try:
+        encode(extra)
+    except ValueError as error:
+        raise entry.error(str(error)) from None
     return Session(
-        session_id=entry.name("session_id") or _derived_id(entry, audio_path, offset),
+        session_id=name,
         audio_path=audio_path,
         duration=entry.duration("duration"),
         offset=offset,
@@ -80,24 +90,8 @@ def _session(entry: Entry) -> Session:
         uem_path=entry.file("uem_filepath"),
         ctm_path=entry.file("ctm_filepath"),
         seglst_path=entry.file("seglst_filepath"),
-        extra=_extra(entry),
+        extra=extra,
     )
-
-
-def _derived_id(entry: Entry, audio_path: Path, offset: float) -> str:
-    name = id_of(audio_path)
-    if not name:
-        raise entry.error(f"audio_filepath does not name a file: {quote(str(audio_path))}")
-    return f"{name}-{round(offset * 1000)}" if offset > 0 else name
-
-
-def _extra(entry: Entry) -> dict[str, Any]:
-    extra = {key: value for key, value in entry.values.items() if key not in KEYS}
-    try:
-        encode(extra)
-    except ValueError as error:
-        raise entry.error(str(error)) from None
-    return extra
 
 
 def write(path: Path, sessions: Iterable[Session]) -> None:

@@ -49,15 +49,16 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
     """Yield the segments of numbered lines; `path` is only for messages."""
     for number, line in lines:
         fields = line.split(None, 10)  # a line of 100 MB would become many times that in fields
-        if not fields or fields[0] != "SPEAKER":
-            _check_other_line(fields, path, number)
+        if not fields or fields[0].startswith(";") or fields[0] in OTHER_TYPES:
             continue
+        if fields[0] != "SPEAKER":
+            raise FormatError(path, number, f"unknown RTTM type {quote(fields[0])}")
         if not 8 <= len(fields) <= 10:
-            raise FormatError(path, number, f"a SPEAKER line has 8 to 10 fields, not {len(fields)}")
+            raise FormatError(path, number, f"a SPEAKER line must have 8 to 10 fields, got {len(fields)}")
         check_ids(path, number, fields[1], fields[7], fields[2])
         start = parse_seconds(path, number, "start", fields[3])
         duration = parse_seconds(path, number, "duration", fields[4])
-        # Sums of decimal fractions miss the decimal grid by a hair; rounding puts the end back on it.
+        # Sums of decimal fractions are slightly off the decimal grid; rounding puts the end back on it.
         end = round(start + duration, 6)
         if end <= start:
             end = start
@@ -65,17 +66,12 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
         yield Segment(fields[1], fields[7], start, end, "", fields[2])
 
 
-def _check_other_line(fields: list[str], path: Path, number: int) -> None:
-    if fields and not fields[0].startswith(";") and fields[0] not in OTHER_TYPES:
-        raise FormatError(path, number, f"unknown RTTM type {quote(fields[0])}")
-
-
 NON_LEXICAL = frozenset({"laugh", "breath", "lipsmack", "cough", "sneeze", "other"})  # subtypes that md-eval leaves out
 
 
 @dataclass
 class Marks:
-    """What NIST's scorer takes from the lines of a session that are not about a speaker."""
+    """The lines of a session that are not about a speaker, as far as NIST's scorer uses them."""
 
     no_score: list[Region] = field(default_factory=list)  # NOSCORE: not evaluated
     non_lexical: list[Region] = field(default_factory=list)  # laughter, coughs and the like
@@ -90,7 +86,7 @@ def read_marks(path: Path) -> dict[str, Marks]:
         if not fields or fields[0] not in ("NOSCORE", "NON-LEX", "LEXEME"):
             continue
         if len(fields) < 5:
-            raise FormatError(path, number, f"a {fields[0]} line has 8 to 10 fields, not {len(fields)}")
+            raise FormatError(path, number, f"a {fields[0]} line must have 8 to 10 fields, got {len(fields)}")
         start = parse_seconds(path, number, "start", fields[3])
         end = round(start + parse_seconds(path, number, "duration", fields[4]), 6)
         subtype = fields[6].lower() if len(fields) > 6 else "<na>"

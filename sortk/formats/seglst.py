@@ -85,14 +85,11 @@ def _segment(entry: Entry, zero_duration: ZeroDuration, untimed: Untimed) -> Seg
         start, end = _time(entry, "start_time"), _time(entry, "end_time")
     if fault := span_fault(start, end, zero_duration):
         raise entry.error(fault)
-    return Segment(
-        session_id=_name(entry, "session_id"),
-        speaker=_name(entry, "speaker"),
-        start=start,
-        end=end,
-        text=entry.text("words") or "",
-        channel=_channel(entry),
-    )
+    session_id, speaker, text = _name(entry, "session_id"), _name(entry, "speaker"), entry.text("words") or ""
+    channel = entry.values.get("channel", "1")
+    if isinstance(channel, bool) or not isinstance(channel, str | int):
+        raise entry.error(f"channel is neither text nor a number: {quote(channel)}")
+    return Segment(session_id, speaker, start, end, text, str(channel))
 
 
 def _time(entry: Entry, key: str) -> float:
@@ -103,19 +100,12 @@ def _time(entry: Entry, key: str) -> float:
 
 
 def _name(entry: Entry, key: str) -> str:
-    # Blanks inside are fine in JSON; the formats that cannot hold them refuse when they write.
+    # Blanks inside are allowed in JSON; formats that cannot hold them raise an error when they write.
     name = entry.need(entry.text, key)
     if not name.strip():
         raise entry.error(f"{key} is empty")
     check_ids(entry.path, entry.line, name)
     return name
-
-
-def _channel(entry: Entry) -> str:
-    channel = entry.values.get("channel", "1")
-    if isinstance(channel, bool) or not isinstance(channel, str | int):
-        raise entry.error(f"channel is neither text nor a number: {quote(channel)}")
-    return str(channel)
 
 
 def write(path: Path, segments: Iterable[Segment]) -> None:

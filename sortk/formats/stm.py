@@ -51,18 +51,21 @@ def read_ignored(path: Path) -> list[Region]:
 
 
 def _is_ignored(segment: Segment) -> bool:
-    return segment.text.lower().split()[-1:] == [IGNORED]  # a label such as <O> may stand before it
+    return segment.text.lower().split()[-1:] == [IGNORED]  # a label such as <O> may be before it
 
 
 def _parse_all(lines: Lines, path: Path, zero_duration: ZeroDuration) -> Iterator[Segment]:
     for number, fields in columns.rows(lines, max_splits=5):
         if len(fields) < 5:
-            raise FormatError(path, number, f"an STM line has at least 5 fields, not {len(fields)}")
+            raise FormatError(path, number, f"an STM line must have at least 5 fields, got {len(fields)}")
         check_ids(path, number, *fields[:3])
         start = parse_seconds(path, number, "start", fields[3])
         end = parse_seconds(path, number, "end", fields[4])
         check_span(path, number, start, end, zero_duration)
-        text = _without_label(fields[5].strip()) if len(fields) > 5 else ""
+        text = fields[5].strip() if len(fields) > 5 else ""
+        first, *rest = text.split(None, 1) or [""]
+        if _is_label(first):
+            text = rest[0] if rest else ""
         yield Segment(fields[0], fields[2], start, end, text, fields[1])
 
 
@@ -80,13 +83,6 @@ def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
             words.insert(0, "<NA>")  # a label of its own, or the text's first word would be read as one
         start, end = format_seconds(segment.start), format_seconds(segment.end)
         yield " ".join([segment.session_id, segment.channel, segment.speaker, start, end, *words]) + "\n"
-
-
-def _without_label(text: str) -> str:
-    first, *rest = text.split(None, 1)
-    if not _is_label(first):
-        return text
-    return rest[0] if rest else ""
 
 
 def _is_label(token: str) -> bool:

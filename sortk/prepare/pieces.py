@@ -102,7 +102,13 @@ def read_index(path: Path) -> list[list[Piece]]:
 
     def parse(content: Any) -> list[list[Piece]]:
         files = [resolve_path(file, path) for file in content["audio"]]
-        return [_utterance_from_json(utterance, content["speaker"], files) for utterance in content["utterances"]]
+        return [
+            [
+                Piece(content["speaker"], name, files[audio_number], *numbers, tuple(Word(*word) for word in words))
+                for *numbers, words in rows  # start, duration_ms, lead_ms, tail_ms, energy
+            ]
+            for name, audio_number, rows in content["utterances"]
+        ]
 
     return read_own(path, parse)
 
@@ -120,14 +126,6 @@ def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
         for p in pieces
     ]
     return [pieces[0].utterance_id, audio_number, rows]
-
-
-def _utterance_from_json(utterance: list[Any], speaker: str, files: Sequence[Path]) -> list[Piece]:
-    utterance_id, audio_number, rows = utterance
-    return [
-        Piece(speaker, utterance_id, files[audio_number], *numbers, tuple(Word(*word) for word in words))
-        for *numbers, words in rows  # start, duration_ms, lead_ms, tail_ms, energy
-    ]
 
 
 def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:

@@ -87,7 +87,8 @@ def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
     """Return n_i, the length of the word by the rule; at least one."""
     language = find_language(lang)
     if rule == "sounds":
-        return _weigh_sounds(word, language)
+        sounds = sum(_weigh_part(part, language) for part in read_aloud(word, language))
+        return max(1.0, sounds + PAUSE * word.endswith((",", ".", "?", "!", ";", ":")))
     if rule == "syllables":
         return max(1, sum(_count_part(part, language) for part in read_aloud(word, language)))
     if rule == "hyphenation":
@@ -128,24 +129,16 @@ _PUNCTUATION = ".,;:?!\"'()[]{}<>-–—…“”‘’«»¿¡"
 # Counting the parts of a word, as `read_aloud` gives them
 
 
-def _weigh_sounds(word: str, language: str) -> float:
-    sounds = sum(_weigh_part(part, language) for part in read_aloud(word, language))
-    return max(1.0, sounds + PAUSE * word.endswith((",", ".", "?", "!", ";", ":")))
-
-
 def _weigh_part(part: str, language: str) -> float:
     if part.isdigit():
         return FIXED_ELSEWHERE + 2 * SYLLABLES_PER_DIGIT * len(part)
     if _is_english(part, language):
-        return _fixed_english(part) + _count_english(part) + _count_consonants(part)
+        is_weak = part.partition("'")[0] in WEAK_WORDS  # "it's" is as weak as "it"
+        fixed = FIXED_HESITATION if part in HESITATIONS else FIXED_WEAK if is_weak else FIXED
+        n_consonants = len(_CONSONANT.findall(part)) + part.count("x")  # k and s
+        return fixed + _count_english(part) + n_consonants
     n_letters = sum(map(str.isalpha, part))
     return FIXED_ELSEWHERE + n_letters + len(_UNWRITTEN_VOWEL.findall(part))
-
-
-def _fixed_english(part: str) -> float:
-    if part in HESITATIONS:
-        return FIXED_HESITATION
-    return FIXED_WEAK if part.partition("'")[0] in WEAK_WORDS else FIXED  # "it's" is as weak as "it"
 
 
 def _count_part(part: str, language: str) -> int:
@@ -196,10 +189,6 @@ _CONSONANT = re.compile(r"[cgpstw]h|ck|ng|([bcdfghjklmnpqrstvwxz])\1?")  # two l
 def _count_english(part: str) -> int:
     groups = _VOWEL_GROUP.findall(_CONSONANT_Y.sub("j", part))
     return max(1, len(groups) - len(_SILENT.findall(part)) + len(_APART.findall(part)))
-
-
-def _count_consonants(part: str) -> int:
-    return len(_CONSONANT.findall(part)) + part.count("x")  # k and s
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_blocks_of_a_broken_file_end_in_an_error(tmp_path: Path, monkeypatch: py
     soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
     blocks = audio.read_blocks(tmp_path / "a.wav")
     assert len(next(blocks)) == len(next(blocks)) == 16_000
-    with pytest.raises(FormatError, match=r"a\.wav: holds samples that are not finite numbers"):
+    with pytest.raises(FormatError, match=r"a\.wav: has samples that are not finite numbers"):
         next(blocks)
 
 
@@ -111,7 +111,7 @@ def test_loud_float_files_are_clipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_samples_that_are_not_numbers(tmp_path: Path, value: float) -> None:
     soundfile.write(tmp_path / "a.wav", np.array([0.0, value]), 16_000, subtype="FLOAT")
-    with pytest.raises(FormatError, match=r"a\.wav: holds samples that are not finite numbers"):
+    with pytest.raises(FormatError, match=r"a\.wav: has samples that are not finite numbers"):
         audio.read(tmp_path / "a.wav")
     with pytest.raises(ValueError, match="not finite"):
         audio.write_flac(tmp_path / "b.flac", np.array([value], dtype=np.float32))
@@ -293,7 +293,7 @@ def test_channels_in_antiphase_do_not_become_silence(
 
 def test_floats_of_another_unit_are_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", noise(16_000).astype(np.float32), 16_000, subtype="FLOAT")
-    with pytest.raises(FormatError, match=r"a\.wav: holds samples up to 8000, but those of a float file are between"):
+    with pytest.raises(FormatError, match=r"a\.wav: has samples up to 8000, but those of a float file must be between"):
         audio.read(tmp_path / "a.wav")
 
 

@@ -55,8 +55,8 @@ def test_order_of_the_file_is_kept_and_overlap_is_fine() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("SPEAKER s 1 0.5 1.25 <NA> <NA>", "a SPEAKER line has 8 to 10 fields, not 7"),
-        (GOOD + " more", "a SPEAKER line has 8 to 10 fields, not 11"),
+        ("SPEAKER s 1 0.5 1.25 <NA> <NA>", "a SPEAKER line must have 8 to 10 fields, got 7"),
+        (GOOD + " more", "a SPEAKER line must have 8 to 10 fields, got 11"),
         ("SPAEKER s 1 0.5 1.25 <NA> <NA> alice <NA> <NA>", "unknown RTTM type 'SPAEKER'"),
         (GOOD.replace("0.5", "x"), "start is not a number: 'x'"),
         (GOOD.replace("0.5", "-0.5"), "start is negative: '-0.5'"),
@@ -141,7 +141,7 @@ def test_a_line_without_an_end_is_not_split_into_all_its_fields(tmp_path: Path) 
     path.write_text("SPEAKER " + "a " * 10_000_000)
     tracemalloc.start()
     try:
-        with pytest.raises(FormatError, match="a SPEAKER line has 8 to 10 fields, not 11"):
+        with pytest.raises(FormatError, match="a SPEAKER line must have 8 to 10 fields, got 11"):
             rttm.read(path)
         assert tracemalloc.get_traced_memory()[1] < 120e6  # six times the line
     finally:

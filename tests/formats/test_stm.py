@@ -42,7 +42,7 @@ def test_label_and_text(rest: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("s 1 alice 0", "an STM line has at least 5 fields, not 4"),
+        ("s 1 alice 0", "an STM line must have at least 5 fields, got 4"),
         ("s 1 alice 0 x hello", "end is not a number: 'x'"),
         ("s 1 alice 2 1 hello", "ends at 1.0 before it starts at 2.0"),
         ("s 1 alice 1 1 hello", "duration is zero: 1.0 to 1.0"),

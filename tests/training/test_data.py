@@ -132,7 +132,7 @@ def test_bad_audio_is_named_in_one_sentence(tmp_path: Path, n_workers: int) -> N
     soundfile.write(tmp_path / "nan.wav", np.full(16000, np.nan, np.float32), 16000, subtype="FLOAT")
     bad = replace(session, audio_path=tmp_path / "nan.wav", duration=1.0)
     loader = BatchLoader([RecordedSource([bad], DiarizerLabels(2))], BatchLimit(seconds=10.0), 0, n_workers)
-    with pytest.raises(ValueError, match=r"^\S+nan\.wav: holds samples that are not finite numbers$"):
+    with pytest.raises(ValueError, match=r"^\S+nan\.wav: has samples that are not finite numbers$"):
         list(loader.load_epoch(0))
 
 
