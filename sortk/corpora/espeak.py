@@ -18,7 +18,7 @@ import numpy as np
 
 from sortk.corpora.sentences import Sentence, make_sentence
 from sortk.corpora.splits import TEST, TRAIN, VALID, stable_random
-from sortk.corpora.synthesizer import Speech, Voice, open_synthesizer
+from sortk.corpora.synthesizer import EspeakVoice, Speech, open_synthesizer
 from sortk.formats import audio, sources
 from sortk.options import Options, option
 from sortk.records import SAMPLE_RATE, RunJobs, Source, Word
@@ -74,7 +74,7 @@ class EspeakSpeaker:
     name: str
     gender: str
     split: str
-    voice: Voice
+    voice: EspeakVoice
 
 
 def all_speakers() -> list[EspeakSpeaker]:
@@ -91,7 +91,7 @@ def _speakers_of(gender: str, variants: Sequence[str], pitches: Sequence[int]) -
             # A variant changes its accent with its pitch. The melody stays: a wide range also raises the mean pitch.
             accent = ACCENTS[(index + 3 * take) % len(ACCENTS)]
             pitch_offset, pitch_range = MELODIES[index % len(MELODIES)]
-            voice = Voice(accent, variant, pitch + pitch_offset, pitch_range, RATES[(index + take) % len(RATES)])
+            voice = EspeakVoice(accent, variant, pitch + pitch_offset, pitch_range, RATES[(index + take) % len(RATES)])
             split = SPLIT_OF_COLUMN[index % len(SPLIT_OF_COLUMN)]
             speakers.append(EspeakSpeaker(f"{variant.lower()}-{accent}", gender, split, voice))
     return speakers

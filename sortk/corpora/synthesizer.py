@@ -53,7 +53,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class EspeakVoice:
     """A voice of espeak-ng and how it speaks."""
 
     accent: str  # e.g. en-us
@@ -75,7 +75,7 @@ class Speech:
 class Synthesizer:
     """espeak-ng with one voice. Use `open_synthesizer`."""
 
-    def __init__(self, library: ctypes.CDLL, voice: Voice, seed: int) -> None:
+    def __init__(self, library: ctypes.CDLL, voice: EspeakVoice, seed: int) -> None:
         self._library = library
         self._blocks: list[Int16] = []
         self._words: dict[int, int] = {}
@@ -109,7 +109,7 @@ class Synthesizer:
             )
         return sample_rate
 
-    def _set_voice(self, voice: Voice) -> None:
+    def _set_voice(self, voice: EspeakVoice) -> None:
         data = Path(espeakng_loader.get_data_path())
         has_variant = (data / "voices" / "!v" / voice.variant).is_file()  # espeak-ng ignores one that is not there
         if not has_variant or self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
@@ -152,7 +152,7 @@ def _until_terminated(events: Any) -> Iterator[_Event]:
 
 
 @contextmanager
-def open_synthesizer(voice: Voice, seed: int) -> Iterator[Synthesizer]:
+def open_synthesizer(voice: EspeakVoice, seed: int) -> Iterator[Synthesizer]:
     """Open a synthesizer whose speech depends on the voice, the seed and what it has spoken since it was opened.
 
     espeak-ng keeps the phases of its oscillators in global variables that not even espeak_Initialize resets, so the

@@ -92,7 +92,7 @@ def _need_file(path: Path) -> Path:
     return path
 
 
-class _Cache:
+class _AnnotationCache:
     """The files read last: one RTTM may serve thousands of windows. A file that was written again is read again."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Cache:
         return by_name
 
 
-_CACHE = _Cache()
+_CACHE = _AnnotationCache()
 
 
 def _count(by_name: ByName) -> int:

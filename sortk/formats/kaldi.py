@@ -45,7 +45,7 @@ class KaldiData:
     durations: dict[str, float]  # seconds of the recordings in `reco2dur`
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     line: int
     value: str
 
@@ -55,7 +55,7 @@ class Table:
     """One file of the directory; no rows if it is optional and missing."""
 
     path: Path
-    rows: dict[str, Row]
+    rows: dict[str, TableRow]
 
     def check_keys(self, other: Table) -> None:
         """Raise a FormatError for a key that is not in the other file, too."""
@@ -86,7 +86,7 @@ def read(folder: Path) -> KaldiData:
 
 
 def _table(path: Path, optional: bool = False) -> Table:
-    rows: dict[str, Row] = {}
+    rows: dict[str, TableRow] = {}
     lines = () if optional and not path.exists() else read_lines(path)
     for number, line in lines:
         if not line.strip():
@@ -95,11 +95,11 @@ def _table(path: Path, optional: bool = False) -> Table:
         check_ids(path, number, key)
         if key in rows:
             raise FormatError(path, number, f"{quote(key)} is in line {rows[key].line} already")
-        rows[key] = Row(number, value[0].strip() if value else "")
+        rows[key] = TableRow(number, value[0].strip() if value else "")
     return Table(path, rows)
 
 
-def _audio_path(row: Row, wav_scp: Path) -> Path:
+def _audio_path(row: TableRow, wav_scp: Path) -> Path:
     if row.value.startswith("|") or row.value.endswith("|"):
         reason = f"a pipe, {quote(row.value)}: sortk runs no commands that a data file names; "
         raise FormatError(wav_scp, row.line, reason + "run it yourself and put the path of its output here")
@@ -110,7 +110,7 @@ def _audio_path(row: Row, wav_scp: Path) -> Path:
     return from_working_folder if is_file(from_working_folder) and not is_file(path) else path
 
 
-def _seconds(row: Row, reco2dur: Path) -> float:
+def _seconds(row: TableRow, reco2dur: Path) -> float:
     seconds = parse_seconds(reco2dur, row.line, "duration", row.value)
     check_span(reco2dur, row.line, 0.0, seconds)
     return seconds

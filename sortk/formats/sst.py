@@ -43,7 +43,7 @@ TOKEN = re.compile(r"<\|?(spk[^<>|\s]*|cs)\|?>", re.IGNORECASE)
 _NUMBERED = re.compile(r"spk0*(0|[1-9]\d{0,8})", re.ASCII | re.IGNORECASE)
 
 
-class Turn(NamedTuple):
+class SstTurn(NamedTuple):
     """What belongs to one token: the number of the speaker (level `sot`: of the turn), and at least one word."""
 
     speaker: int
@@ -51,7 +51,7 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grammar:
+class SstGrammar:
     """Where tokens stand."""
 
     named: bool  # <spk0>, <spk1>, ... before every turn; else <cs> between turns
@@ -59,12 +59,12 @@ class Grammar:
     same_again: bool  # a turn may follow another one of the same speaker
 
 
-GRAMMARS: Mapping[Level, Grammar] = {
-    "word": Grammar(named=True, one_word=True, same_again=True),
-    "segment": Grammar(named=True, one_word=False, same_again=True),
-    "change": Grammar(named=True, one_word=False, same_again=False),
-    "sot": Grammar(named=False, one_word=False, same_again=False),
-    "dom-sot": Grammar(named=False, one_word=False, same_again=False),
+GRAMMARS: Mapping[Level, SstGrammar] = {
+    "word": SstGrammar(named=True, one_word=True, same_again=True),
+    "segment": SstGrammar(named=True, one_word=False, same_again=True),
+    "change": SstGrammar(named=True, one_word=False, same_again=False),
+    "sot": SstGrammar(named=False, one_word=False, same_again=False),
+    "dom-sot": SstGrammar(named=False, one_word=False, same_again=False),
 }
 
 
@@ -90,7 +90,9 @@ def build_sst(
     return serialize(order_turns(words, options, segments), options.level)
 
 
-def order_turns(words: Sequence[Segment], options: SstOptions, segments: Sequence[Segment] | None = None) -> list[Turn]:
+def order_turns(
+    words: Sequence[Segment], options: SstOptions, segments: Sequence[Segment] | None = None
+) -> list[SstTurn]:
     """Return the turns in the order of the SST.
 
     `words` are entries of one word each. From entries of several words, levels other than `word` and `change` can be
@@ -114,13 +116,13 @@ def order_turns(words: Sequence[Segment], options: SstOptions, segments: Sequenc
         entries = join_words(spoken, options.segment_gap)
     # The sort is stable, so that words of one speaker that start together stay as given.
     in_order = sorted(entries, key=lambda entry: (entry.start, arrival[entry.speaker]))
-    turns = [Turn(arrival[entry.speaker], tuple(entry.text.split())) for entry in in_order]
+    turns = [SstTurn(arrival[entry.speaker], tuple(entry.text.split())) for entry in in_order]
     if not GRAMMARS[level].same_again:
         turns = _merge_turns(turns)
-    return [Turn(number, turn.words) for number, turn in enumerate(turns)] if level == "sot" else turns
+    return [SstTurn(number, turn.words) for number, turn in enumerate(turns)] if level == "sot" else turns
 
 
-def serialize(turns: Sequence[Turn], level: Level) -> str:
+def serialize(turns: Sequence[SstTurn], level: Level) -> str:
     """Return the text: words, and tokens where the grammar of the level has them."""
     parts = [" ".join(turn.words) for turn in turns]
     if not GRAMMARS[level].named:
@@ -138,12 +140,12 @@ def _check_words(words: Sequence[Segment]) -> None:
         raise ValueError(f"an SST is of one session, not of {words[0].session_id} and others")
 
 
-def _order_by_dominance(words: Sequence[Segment], arrival: Mapping[str, int]) -> list[Turn]:
+def _order_by_dominance(words: Sequence[Segment], arrival: Mapping[str, int]) -> list[SstTurn]:
     by_speaker = _group_speakers(words)
     seconds = {speaker: _measure_speech(own) for speaker, own in by_speaker.items()}
     dominance = sorted(by_speaker, key=lambda speaker: (-seconds[speaker], arrival[speaker]))
     return [
-        Turn(number, tuple(word for segment in by_speaker[speaker] for word in segment.text.split()))
+        SstTurn(number, tuple(word for segment in by_speaker[speaker] for word in segment.text.split()))
         for number, speaker in enumerate(dominance)
     ]
 
@@ -157,12 +159,12 @@ def _measure_speech(words: Sequence[Segment]) -> float:
     return round(seconds, 6)
 
 
-def _merge_turns(turns: Iterable[Turn]) -> list[Turn]:
+def _merge_turns(turns: Iterable[SstTurn]) -> list[SstTurn]:
     """Return turns of which no two of one speaker follow each other."""
-    merged: list[Turn] = []
+    merged: list[SstTurn] = []
     for turn in turns:
         if merged and merged[-1].speaker == turn.speaker:
-            merged[-1] = Turn(turn.speaker, merged[-1].words + turn.words)
+            merged[-1] = SstTurn(turn.speaker, merged[-1].words + turn.words)
         else:
             merged.append(turn)
     return merged
@@ -222,14 +224,14 @@ def _group_speakers(words: Iterable[Segment]) -> dict[str, list[Segment]]:
 # Text -> words, strict
 
 
-def parse_sst(text: str, level: Level) -> list[Turn]:
+def parse_sst(text: str, level: Level) -> list[SstTurn]:
     """Return the turns of an SST; ValueError, with the place, for a text that is not an SST of that level.
 
     At named levels the number of a turn is the speaker's place by arrival, at `dom-sot` by dominance; at `sot` it is
     the number of the turn.
     """
     grammar = GRAMMARS[level]
-    turns: list[Turn] = [] if grammar.named else [Turn(0, ())]
+    turns: list[SstTurn] = [] if grammar.named else [SstTurn(0, ())]
     n_speakers = 0
     tokens = text.split()
     for place, token in enumerate(tokens, start=1):
@@ -239,7 +241,7 @@ def parse_sst(text: str, level: Level) -> list[Turn]:
             speaker, words = turns[-1]
             if grammar.one_word and words:
                 raise _sst_error(place, token, f"has no token before it; at level {level} each word has one")
-            turns[-1] = Turn(speaker, (*words, token))
+            turns[-1] = SstTurn(speaker, (*words, token))
             continue
         if grammar.named:
             speaker = _parse_speaker(place, token, n_speakers)
@@ -255,7 +257,7 @@ def parse_sst(text: str, level: Level) -> list[Turn]:
             speaker = len(turns)
         if place == len(tokens) or TOKEN.search(tokens[place]):
             raise _sst_error(place, token, "has no word after it")
-        turns.append(Turn(speaker, ()))
+        turns.append(SstTurn(speaker, ()))
     if not tokens:
         raise ValueError("SST is empty")
     return turns

@@ -101,14 +101,15 @@ def read_index(path: Path) -> list[list[Piece]]:
     """Return the pieces of each utterance, as `index_speaker` wrote them."""
 
     def parse(content: Any) -> list[list[Piece]]:
-        files = [resolve_path(file, path) for file in content["audio"]]
-        return [
-            [
-                Piece(content["speaker"], name, files[audio_number], *numbers, tuple(Word(*word) for word in words))
-                for *numbers, words in rows  # start, duration_ms, lead_ms, tail_ms, energy
-            ]
-            for name, audio_number, rows in content["utterances"]
-        ]
+        speaker, files = content["speaker"], [resolve_path(file, path) for file in content["audio"]]
+        utterances = []
+        for name, file, rows in content["utterances"]:
+            pieces = []
+            for start, duration_ms, lead_ms, tail_ms, energy, spoken in rows:
+                words = tuple(Word(*word) for word in spoken)
+                pieces.append(Piece(speaker, name, files[file], start, duration_ms, lead_ms, tail_ms, energy, words))
+            utterances.append(pieces)
+        return utterances
 
     return read_own(path, parse)
 

@@ -8,9 +8,9 @@ import pytest
 from sortk.corpora import synthesizer
 from sortk.corpora.espeak import ACCENTS
 from sortk.corpora.sentences import make_sentence
-from sortk.corpora.synthesizer import Voice, open_synthesizer, time_words
+from sortk.corpora.synthesizer import EspeakVoice, open_synthesizer, time_words
 
-VOICE = Voice("en-us", "f1", pitch=50, pitch_range=50, words_per_minute=170)
+VOICE = EspeakVoice("en-us", "f1", pitch=50, pitch_range=50, words_per_minute=170)
 
 
 def test_a_word_ends_where_the_next_one_starts() -> None:
@@ -44,7 +44,7 @@ def test_every_word_has_an_event_of_its_own(accent: str, monkeypatch: pytest.Mon
         return []
 
     monkeypatch.setattr(synthesizer, "time_words", record)
-    with open_synthesizer(Voice(accent, "f1", 50, 50, 200), seed=0) as voice:
+    with open_synthesizer(EspeakVoice(accent, "f1", 50, 50, 200), seed=0) as voice:
         for index in range(120):
             sentence = make_sentence(1, accent, index)
             voice.speak(sentence.spoken, sentence.word_positions)
@@ -76,7 +76,7 @@ def test_what_another_voice_said_before_changes_nothing() -> None:
             return voice.speak("how are you today?", [0, 4, 8, 12]).samples.tobytes()
 
     first = say_it()
-    with open_synthesizer(Voice("en-gb-scotland", "f2", 70, 60, 150), seed=6) as other:
+    with open_synthesizer(EspeakVoice("en-gb-scotland", "f2", 70, 60, 150), seed=6) as other:
         other.speak("something else, and more of it.", [0, 10, 16, 20, 25, 28])
     assert say_it() == first
 
@@ -89,9 +89,12 @@ def test_a_second_synthesizer_at_the_same_time_is_refused() -> None:
 
 
 def test_a_voice_that_is_not_there_is_named() -> None:
-    with pytest.raises(OSError, match=r"en-us\+nobody"), open_synthesizer(Voice("en-us", "nobody", 50, 50, 170), 0):
+    with (
+        pytest.raises(OSError, match=r"en-us\+nobody"),
+        open_synthesizer(EspeakVoice("en-us", "nobody", 50, 50, 170), 0),
+    ):
         pass
-    with pytest.raises(OSError, match=r"xx\+f1"), open_synthesizer(Voice("xx", "f1", 50, 50, 170), 0):
+    with pytest.raises(OSError, match=r"xx\+f1"), open_synthesizer(EspeakVoice("xx", "f1", 50, 50, 170), 0):
         pass
 
 

@@ -10,7 +10,7 @@ from sortk.formats.sst import (
     LEVELS,
     Level,
     SstOptions,
-    Turn,
+    SstTurn,
     build_sst,
     join_by_segment,
     join_words,
@@ -154,7 +154,7 @@ def test_words_like_tokens_are_refused(text: str, level: Level) -> None:
 
 @pytest.mark.parametrize("text", ["<unk>", "<", "a<b", "spk0", "<spk", "cs>", "[noise]"])
 def test_other_words_are_not(text: str) -> None:
-    assert parse_sst(build_sst(words(f"amy 1.5 2 {text}")), "word") == [Turn(0, (text,))]
+    assert parse_sst(build_sst(words(f"amy 1.5 2 {text}")), "word") == [SstTurn(0, (text,))]
 
 
 def test_sessions_do_not_mix() -> None:
