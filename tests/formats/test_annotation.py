@@ -94,7 +94,7 @@ def test_a_file_is_read_once_until_it_is_written_again(shared: Path, monkeypatch
 
 def test_the_files_read_first_leave_the_cache_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annotation, "MAX_CACHED_SEGMENTS", 2)
-    cache = annotation._Cache()
+    cache = annotation._AnnotationCache()
     monkeypatch.setattr(annotation, "_CACHE", cache)
     for name in "abc":
         rttm.write(tmp_path / f"{name}.rttm", [Segment(name, "x", 0, 1)])
