@@ -9,9 +9,9 @@ silence ratio s (time with none / L), the sum D of all turn lengths must be
 1. Turns are drawn until they sum to D: speakers by dominance, lengths in words.
 2. Some turns become back-channels inside the turn before; at some speaker changes the next turn starts early. The
    lengths of these overlaps are drawn from a Gamma distribution and scaled so that they sum to V = o D / (1 + o).
-3. The rest of the time, L - D / (1 + o), is dealt out in the same way to the gaps.
+3. The rest of the time, L - D / (1 + o), is divided among the gaps in the same way.
 
-At most two people speak at a time and nobody overlaps himself. All times are whole milliseconds.
+At most two people speak at a time and no speaker overlaps themselves. All times are integer milliseconds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Cast = Mapping[str, Sequence[Sequence[Piece]]]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one speaker says in one go: pieces with the pause before each."""
+    """What one speaker says without a break: pieces with the pause before each."""
 
     speaker: str
     pieces: tuple[Piece, ...]
@@ -86,7 +86,7 @@ def plan_turns(
     rng: Random,
     habits: TurnTaking = USUAL_HABITS,
 ) -> list[PlacedTurn]:
-    """A conversation of the `cast` that reaches the two ratios in `length_ms`; turns in the order of their starts."""
+    """Return a conversation of the `cast` that reaches the two ratios in `length_ms`, sorted by start."""
     if len(cast) == 1:
         overlap = 0.0
     speech_ms = max(1, round((1 - silence) * (1 + overlap) * length_ms))
@@ -99,7 +99,7 @@ def plan_turns(
         if sum(floor.overlap_ms for floor in floors) == overlap_ms:
             break
     else:
-        _drop_what_is_too_much(floors, round((1 - silence) * length_ms))
+        _drop_excess(floors, round((1 - silence) * length_ms))
     return _place(floors, length_ms, rng, habits)
 
 
@@ -110,16 +110,16 @@ def plan_turns(
 def _draw_turns(
     cast: Cast, speech_ms: int, turn_change: float, length_scale: float, rng: Random, habits: TurnTaking
 ) -> list[Turn]:
-    """Turns that sum to no more than `speech_ms`, every speaker heard if there is room."""
+    """Return turns that sum to no more than `speech_ms`; every speaker has one if there is room."""
     shares = _draw_shares(list(cast), habits.share_std, rng)
     streams = {speaker: _stream(utterances, rng) for speaker, utterances in cast.items()}
     shortest = {speaker: min(_pieces(cast[speaker]), key=lambda piece: piece.duration_ms) for speaker in cast}
     turns: list[Turn] = []
-    unheard = set(cast)
+    waiting = set(cast)
     left_ms = speech_ms
     while True:
-        speaker = _next_speaker(turns, shares, unheard, left_ms / speech_ms, turn_change, rng)
-        reserved_ms = sum(shortest[other].duration_ms for other in unheard if other != speaker)
+        speaker = _next_speaker(turns, shares, waiting, left_ms / speech_ms, turn_change, rng)
+        reserved_ms = sum(shortest[other].duration_ms for other in waiting if other != speaker)
         limit_ms = left_ms - reserved_ms
         enough_ms = int(MAX_TURN_SHARE * speech_ms)
         if habits.turn_ms:
@@ -131,13 +131,13 @@ def _draw_turns(
         if turn is None:
             break
         turns.append(turn)
-        unheard.discard(speaker)
+        waiting.discard(speaker)
         left_ms -= turn.duration_ms
-    for speaker in sorted(unheard, key=lambda name: (shortest[name].duration_ms, name)):
+    for speaker in sorted(waiting, key=lambda name: (shortest[name].duration_ms, name)):
         if shortest[speaker].duration_ms <= left_ms:
             turns.append(Turn(speaker, (shortest[speaker],), (0,)))
             left_ms -= shortest[speaker].duration_ms
-    if not turns:  # hardly any speech is wanted, but somebody has to speak
+    if not turns:  # hardly any speech is wanted, but one speaker has to speak
         speaker = min(cast, key=lambda name: shortest[name].duration_ms)
         turns.append(Turn(speaker, (shortest[speaker],), (0,)))
     return turns
@@ -174,35 +174,35 @@ def _draw_timed_turn(speaker: str, stream: Iterator[Piece], wanted_ms: int, limi
 
 
 def _draw_shares(speakers: Sequence[str], share_std: float, rng: Random) -> dict[str, float]:
-    """Who dominates the conversation: positive shares that sum to one."""
+    """Return each speaker's share of the conversation; the shares sum to one."""
     mean = 1 / len(speakers)
     raw = [max(rng.gauss(mean, share_std), MIN_SHARE) for _ in speakers]
     return {speaker: share / sum(raw) for speaker, share in zip(speakers, raw, strict=True)}
 
 
 def _stream(utterances: Sequence[Sequence[Piece]], rng: Random) -> Iterator[Piece]:
-    """The speaker's utterances in random order, over and over; the pieces of one stay together."""
+    """Yield the speaker's utterances in random order, over and over; the pieces of one stay together."""
     order = list(utterances)
     rng.shuffle(order)
     return itertools.cycle(_pieces(order))
 
 
 def _next_speaker(
-    turns: Sequence[Turn], shares: dict[str, float], unheard: set[str], left: float, turn_change: float, rng: Random
+    turns: Sequence[Turn], shares: dict[str, float], waiting: set[str], left: float, turn_change: float, rng: Random
 ) -> str:
     last = turns[-1].speaker if turns else ""
     if last and rng.random() >= turn_change:
         return last
     candidates = [speaker for speaker in shares if speaker != last] or [last]
-    # Newcomers get more weight as the session runs out, so that everybody is heard.
-    weights = [shares[speaker] * (1 / max(left, 0.05) if speaker in unheard else 1.0) for speaker in candidates]
+    # Newcomers get more weight as the session runs out, so that everybody speaks.
+    weights = [shares[speaker] * (1 / max(left, 0.05) if speaker in waiting else 1.0) for speaker in candidates]
     return rng.choices(candidates, weights)[0]
 
 
 def _draw_turn(
     speaker: str, stream: Iterator[Piece], n_words: float, limit_ms: int, enough_ms: int, rng: Random
 ) -> Turn | None:
-    """Pieces until there are enough words, or milliseconds; None if the next piece does not fit into `limit_ms`."""
+    """Return pieces with enough words or milliseconds; None if the first piece does not fit into `limit_ms`."""
     pieces: list[Piece] = []
     pauses_ms: list[int] = []
     total_ms = 0
@@ -219,7 +219,7 @@ def _draw_turn(
 
 
 def _fill_up(turns: list[Turn], cast: Cast, speech_ms: int, limit_ms: int, rng: Random) -> list[Turn]:
-    """Adds single pieces, each the best fit to what is left, while that brings the sum closer to `speech_ms`."""
+    """Add single pieces, each the best fit to what is left, while that brings the sum closer to `speech_ms`."""
     pieces = sorted(_pieces(itertools.chain.from_iterable(cast.values())), key=lambda piece: piece.duration_ms)
     lengths_ms = [piece.duration_ms for piece in pieces]
     total_ms = sum(turn.duration_ms for turn in turns)
@@ -262,7 +262,7 @@ class _Floor:
 def _overlap(
     turns: Sequence[Turn], overlap_ms: int, length_scale: float, rng: Random, habits: TurnTaking
 ) -> list[_Floor]:
-    """Decides where turns overlap, and by how much: `overlap_ms` in all, if the turns allow it."""
+    """Decide where turns overlap, and by how much: `overlap_ms` in all, if the turns allow it."""
     # Where overlap is hard to fit, more and longer turns go inside.
     share = 1 - (1 - habits.backchannel_share) * length_scale
     floors = _choose_backchannels(turns, round(share * overlap_ms), round(habits.backchannel_ms / length_scale), rng)
@@ -270,14 +270,14 @@ def _overlap(
     return floors
 
 
-def _drop_what_is_too_much(floors: list[_Floor], speech_ms: int) -> None:
-    """Turns that overlap less than they should cover more time than there is: the last ones go."""
+def _drop_excess(floors: list[_Floor], speech_ms: int) -> None:
+    """Remove the last turns: those that overlap less than they should cover more time than there is."""
     while len(floors) > 1 and sum(floor.turn.duration_ms - floor.early_ms for floor in floors) > speech_ms:
         floors.pop()
 
 
 def _place(floors: Sequence[_Floor], length_ms: int, rng: Random, habits: TurnTaking) -> list[PlacedTurn]:
-    """Puts the turns on the time line, with gaps that fill the session."""
+    """Put the turns on the time line, with gaps that fill the session."""
     speech_ms = sum(floor.turn.duration_ms - floor.early_ms for floor in floors)
     gaps_ms = _draw_gaps(floors, max(length_ms - speech_ms, 0), habits.gap_shape, rng)
     tails_ms = [*(floor.early_ms for floor in floors[1:]), 0]
@@ -292,7 +292,7 @@ def _place(floors: Sequence[_Floor], length_ms: int, rng: Random, habits: TurnTa
 
 
 def _choose_backchannels(turns: Sequence[Turn], limit_ms: int, longest_ms: int, rng: Random) -> list[_Floor]:
-    """Takes short turns, here and there, into the turn that holds the floor, until they sum to the limit."""
+    """Move some short turns into the turn that holds the floor, until they sum to the limit."""
     short_ms = sum(turn.duration_ms for turn in turns[1:] if turn.duration_ms <= longest_ms)
     share = limit_ms / short_ms if short_ms else 0.0  # so that they are spread over the session
     floors: list[_Floor] = []
@@ -313,7 +313,7 @@ def _choose_backchannels(turns: Sequence[Turn], limit_ms: int, longest_ms: int, 
 
 
 def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random, habits: TurnTaking) -> None:
-    """Lets turns start before the end of the one before them, by `total_ms` in all if that is possible."""
+    """Let turns start before the end of the one before them, by `total_ms` in all if that is possible."""
     changes = [
         (index, min(before.room_ms, after.room_ms))
         for index, (before, after) in enumerate(itertools.pairwise(floors), start=1)
@@ -327,13 +327,13 @@ def _start_early(floors: Sequence[_Floor], total_ms: int, rng: Random, habits: T
             break
         chosen.append(index)
         limits_ms.append(limit_ms)
-    lengths_ms = deal_out(total_ms, [rng.gammavariate(habits.overlap_shape, 1) for _ in chosen], limits_ms)
+    lengths_ms = apportion(total_ms, [rng.gammavariate(habits.overlap_shape, 1) for _ in chosen], limits_ms)
     for index, early_ms in zip(chosen, lengths_ms, strict=True):
         floors[index].early_ms = early_ms
 
 
 def _draw_gaps(floors: Sequence[_Floor], total_ms: int, gap_shape: float, rng: Random) -> list[int]:
-    """The silence before each floor turn and after the last one; they sum to `total_ms`."""
+    """Return the silence before each floor turn and after the last one; they sum to `total_ms`."""
     weights = [0.5 * rng.gammavariate(gap_shape, 1)]
     same_speaker = [False]
     for before, after in itertools.pairwise(floors):
@@ -343,12 +343,12 @@ def _draw_gaps(floors: Sequence[_Floor], total_ms: int, gap_shape: float, rng: R
     same_speaker.append(False)
     least_ms = min(MIN_PAUSE_MS, total_ms // (2 * max(sum(same_speaker), 1)))
     floor_ms = [least_ms if same else 0 for same in same_speaker]
-    rest_ms = deal_out(total_ms - sum(floor_ms), weights, [total_ms] * len(weights))
+    rest_ms = apportion(total_ms - sum(floor_ms), weights, [total_ms] * len(weights))
     return [least + rest for least, rest in zip(floor_ms, rest_ms, strict=True)]
 
 
 def _place_inside(floor: _Floor, first_ms: int, last_ms: int, rng: Random) -> list[PlacedTurn]:
-    """Back-channels at random places of the floor turn's middle, in order, none over another."""
+    """Place back-channels at random of the floor turn's middle, in order, none over another."""
     free_ms = last_ms - first_ms - floor.inside_ms
     placed, shift_ms = [], 0
     for turn, cut_ms in zip(floor.inside, sorted(rng.randint(0, free_ms) for _ in floor.inside), strict=True):
@@ -357,31 +357,31 @@ def _place_inside(floor: _Floor, first_ms: int, last_ms: int, rng: Random) -> li
     return placed
 
 
-def deal_out(total: int, weights: Sequence[float], limits: Sequence[int]) -> list[int]:
-    """Whole numbers in proportion to the weights, none above its limit, that sum to `total` (or to all limits).
+def apportion(total: int, weights: Sequence[float], limits: Sequence[int]) -> list[int]:
+    """Return integers in proportion to the weights, none above its limit, that sum to `total` (or to all limits).
 
-    deal_out(10, [1, 1, 2], [9, 1, 9]) == [3, 1, 6]
+    apportion(10, [1, 1, 2], [9, 1, 9]) == [3, 1, 6]
     """
-    dealt = [0] * len(weights)
+    given = [0] * len(weights)
     open_items = [index for index, weight in enumerate(weights) if weight > 0 and limits[index] > 0]
     left = max(total, 0)
     while open_items and left > 0:
         scale = left / sum(weights[index] for index in open_items)
-        full = [index for index in open_items if dealt[index] + weights[index] * scale >= limits[index]]
+        full = [index for index in open_items if given[index] + weights[index] * scale >= limits[index]]
         if not full:
-            _deal_last(dealt, {index: weights[index] * scale for index in open_items}, left)
+            _round_parts(given, {index: weights[index] * scale for index in open_items}, left)
             break
         for index in full:
-            left -= limits[index] - dealt[index]
-            dealt[index] = limits[index]
+            left -= limits[index] - given[index]
+            given[index] = limits[index]
         open_items = [index for index in open_items if index not in full]
-    return dealt
+    return given
 
 
-def _deal_last(dealt: list[int], parts: Mapping[int, float], left: int) -> None:
-    """Rounds the parts to whole numbers that sum to `left`: down, then up where most was cut off."""
+def _round_parts(given: list[int], parts: Mapping[int, float], left: int) -> None:
+    """Round the parts to integers that sum to `left`: down, then up where most was cut off."""
     for index, part in parts.items():
-        dealt[index] += int(part)
+        given[index] += int(part)
     most_cut = sorted(parts, key=lambda index: int(parts[index]) - parts[index])
     for index in most_cut[: left - sum(int(part) for part in parts.values())]:
-        dealt[index] += 1
+        given[index] += 1

@@ -83,7 +83,7 @@ class RoomTone:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All random choices of one mixture, made."""
+    """All random choices of one mixture."""
 
     session_id: str
     sample_rate: int
@@ -101,7 +101,7 @@ class Plan:
         return self.n_samples / self.sample_rate
 
     def segments(self) -> list[Segment]:
-        """Who speaks when: a segment per turn, in the order of their starts."""
+        """Return who speaks when: a segment per turn, in the order of their starts."""
         rate = self.sample_rate
         return [
             Segment(self.session_id, self.speakers[turn.speaker].name, turn.start_sample / rate, turn.end_sample / rate)
@@ -109,7 +109,7 @@ class Plan:
         ]
 
     def words(self) -> list[Segment]:
-        """Who says what when: a segment per word, in the order of their starts."""
+        """Return who says what when: a segment per word, in the order of their starts."""
         words = [
             Segment(
                 self.session_id,
@@ -134,7 +134,7 @@ def _word_times(piece: PlannedPiece, word: Word, sample_rate: int) -> tuple[floa
 
 
 def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
-    """The plan as it is written to the file `path`, which the audio paths are relative to."""
+    """Return the plan as it is written to the file `path`, which the audio paths are relative to."""
     files = list(dict.fromkeys(piece.audio_path for turn in plan.turns for piece in turn.pieces))
     number_of = {file: number for number, file in enumerate(files)}
 
@@ -168,7 +168,7 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
 
 
 def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
-    """The inverse of `plan_to_json`."""
+    """Invert `plan_to_json`."""
     files = [resolve_path(file, path) for file in fields["audio"]]
 
     def clip(value: list[Any] | None) -> Clip | None:
@@ -211,7 +211,7 @@ class SourceAudio:
         self._n_bytes = 0
 
     def samples(self, path: Path, first: int, n_samples: int) -> Int16:
-        """A stretch of the file, shorter where the file ends."""
+        """Return a part of the file, shorter where the file ends."""
         if path in self._files:
             self._files.move_to_end(path)
         else:
@@ -232,7 +232,7 @@ def to_int16(samples: Float32) -> Int16:
 
 
 def render(plan: Plan, sources: SourceAudio) -> Int16:
-    """The mixture's samples."""
+    """Return the samples of a mixture."""
     if any(speaker.rir for speaker in plan.speakers):
         mixture = np.zeros(plan.n_samples, np.float32)
         for index, speaker in enumerate(plan.speakers):
@@ -258,7 +258,7 @@ def render(plan: Plan, sources: SourceAudio) -> Int16:
 
 
 def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int | None = None) -> None:
-    """Adds the pieces of one speaker, or of all, to the track."""
+    """Add the pieces of one speaker, or of all, to the track."""
     shortest_fade = 0 if plan.exact else round(CLICK_SECONDS * plan.sample_rate)
     for turn in plan.turns:
         if speaker is not None and turn.speaker != speaker:
@@ -301,7 +301,7 @@ def _speed_filter(speed: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _fade(samples: Float32, n_in: int, n_out: int) -> None:
-    """Raised-cosine edges, in place."""
+    """Give the samples raised-cosine edges, in place."""
     n_in, n_out = min(n_in, len(samples)), min(n_out, len(samples))
     if n_in:
         samples[:n_in] *= _rise(n_in)
@@ -315,7 +315,7 @@ def _rise(n_samples: int) -> Float32:
 
 
 def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
-    """The track in a room; its direct sound stays where it was, and its level as it was."""
+    """Return the track in a room; the direct sound keeps its place, and the track its level."""
     if rir is None:
         return track
     from scipy.signal import oaconvolve  # noqa: PLC0415 - slow to import, rarely needed
@@ -394,7 +394,7 @@ def _telephone(samples: Float32, sample_rate: int) -> Float32:
 
 
 def find_clips(folder: Path) -> list[Clip]:
-    """The noises or impulse responses in a folder: those that its manifest.jsonl lists, else every audio file in it."""
+    """Return the noises or impulse responses that a folder's manifest.jsonl lists, else every audio file in it."""
     manifest = folder / "manifest.jsonl"
     clips = list(_listed_clips(manifest)) if manifest.is_file() else list(_audio_files(folder))
     if not clips:
@@ -403,7 +403,7 @@ def find_clips(folder: Path) -> list[Clip]:
 
 
 def _listed_clips(manifest: Path) -> Iterator[Clip]:
-    """Lines with audio_filepath (or file), offset (or start) and duration."""
+    """Yield the clips of lines with audio_filepath (or file), offset (or start) and duration."""
     for _, entry in entries(read_lines(manifest), manifest):
         audio_path = entry.file("audio_filepath") or entry.need(entry.file, "file")
         start = entry.seconds("offset") or entry.seconds("start") or 0.0

@@ -3,7 +3,7 @@
     sources --index--> pieces --plan (random)--> plan --render (deterministic)--> audio, RTTM, SegLST, CTM
 
 A plan follows from the seed and the session's name alone, so any number of jobs writes the same bytes, and a killed
-run goes on with the first session that is missing.
+run resumes with the first session that is missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SimulateOptions(Options):
     max_speakers: int = 4
     # Time with two speakers / time with at least one, mean over sessions.
     overlap: float = option(0.12, at_least=0, at_most=0.3)
-    silence: float = option(0.10, at_least=0, at_most=0.8)  # time with nobody / duration, mean over sessions
+    silence: float = option(0.10, at_least=0, at_most=0.8)  # time without speech / duration, mean over sessions
     # Standard deviation of a session's own two ratios, as a share of their means (AMI: 0.4).
     spread: float = option(0.4, at_least=0, below=1)
     seconds: float = option(90.0, at_least=1)  # length of a session
@@ -86,8 +86,8 @@ class SimulateOptions(Options):
     # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
     # starts and back-channels are as in them. Pieces are cut to the length of a turn.
     like: str = option("", hash_only_if_set=True)
-    # Share of sessions whose speakers all come from one folder of audio: only their voices tell them apart, for their
-    # microphones are alike.
+    # Share of sessions whose speakers all come from one folder of audio: their microphones are alike, so only their
+    # voices distinguish them.
     same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     cut_long: bool = option(False, hash_only_if_set=True)  # cut what is too long for a session; else it is left out
     # Share of sessions of speakers who say sentences; the others join single words. 0: speakers as they come.
@@ -130,11 +130,11 @@ class Targets:
 
 
 def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int) -> Targets:
-    """Targets of the index-th session: evenly spread over their distributions for any number of sessions.
+    """Return the targets of the index-th session: evenly spread over their distributions for any number of sessions.
 
     The quantiles of successive sessions are multiples, modulo one, of three irrational numbers, which fill the unit
     interval as evenly as any sequence can. So the mean over a set is the mean of the distribution even for few
-    sessions, with no session knowing how many there are.
+    sessions, and no session needs to know how many there are.
     """
     start = Random(f"{seed} {set_name} targets")
     quantiles = [(start.random() + index * step) % 1 for step in QUANTILE_STEPS]
@@ -151,7 +151,7 @@ def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int)
 
 
 def _beta_quantile(mean: float, std: float, quantile: float) -> float:
-    """Of the Beta distribution with that mean and standard deviation."""
+    """Return a quantile of the Beta distribution with that mean and standard deviation."""
     if mean <= 0 or std <= 0:
         return mean
     from scipy.special import betaincinv  # noqa: PLC0415 - slow to import, not needed to read the options
@@ -173,7 +173,7 @@ class Voice:
 
 
 def name_voice(speaker: str, speed: float) -> str:
-    """Of another speed, another name."""
+    """Return the name of a speaker at a speed: another speed is another voice."""
     return speaker if speed == 1 else f"{speaker}@{speed:g}"
 
 
@@ -188,7 +188,7 @@ class Simulator:
         ]
         if len(self.speakers) < len(speakers):
             n_left_out = len(speakers) - len(self.speakers)
-            log.warning("%s: %d speakers are left out, who say nothing short enough", set_name, n_left_out)
+            log.warning("%s: %d speakers are skipped: none of their utterances is short enough", set_name, n_left_out)
         if len(self.speakers) < options.max_speakers:
             raise ValueError(
                 f"sessions of up to {options.max_speakers} speakers need as many different ones, but the sources of "
@@ -215,7 +215,7 @@ class Simulator:
         return f"{self.set_name}-{index:06d}"
 
     def plan(self, index: int) -> Plan:
-        """All random choices for the index-th session."""
+        """Make all random choices for the index-th session."""
         options, session_id = self.options, self.session_id(index)
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
@@ -224,7 +224,7 @@ class Simulator:
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
         turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, self.habits)
-        heard = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
+        arrived = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
         voices = {voice.name: voice for voice in cast}
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
         rirs = self.rirs if not options.dry_share or rng.random() >= options.dry_share else []
@@ -237,9 +237,9 @@ class Simulator:
                 PlannedSpeaker(
                     name, self._gain(voices[name].index.energy, rng), self._pick(rirs, rng), voices[name].speed
                 )
-                for name in heard
+                for name in arrived
             ),
-            turns=tuple(_planned_turn(turn, heard, options.sample_rate) for turn in turns),
+            turns=tuple(_planned_turn(turn, arrived, options.sample_rate) for turn in turns),
             noise=self._pick_noise(noises, rng),
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
             # Drawn only where they are asked for, so that other plans stay as they are.
@@ -248,11 +248,11 @@ class Simulator:
         )
 
     def render(self, plan: Plan) -> Int16:
-        """The samples of a planned session."""
+        """Return the samples of a planned session."""
         return render(plan, self._audio)
 
     def _pool(self, n_speakers: int, rng: Random) -> Sequence[SpeakerIndex]:
-        """The speakers from whom a session of so many is drawn."""
+        """Return the speakers from whom a session of so many is drawn."""
         options, pool = self.options, self.speakers
         if options.sentences:
             long = rng.random() < options.sentences
@@ -272,7 +272,7 @@ class Simulator:
         if voice.name not in self._pieces:
             if len(self._pieces) >= SPEAKERS_IN_MEMORY * len(self.options.speeds):
                 self._pieces.pop(next(iter(self._pieces)))
-            # At most half of a session's speech, so that there is somebody to talk to.
+            # At most half of a session's speech, so that others can speak, too.
             longest_ms = 1000 * self.options.seconds * (1 - self.options.silence) / min(2, self.options.max_speakers)
             spoken = [[at_speed(p, voice.name, voice.speed) for p in pieces] for pieces in read_index(voice.index.path)]
             if self.options.cut_long:
@@ -287,7 +287,7 @@ class Simulator:
         return round(10 ** ((self.options.level_db + spread_db) / 20) / math.sqrt(energy), 6)
 
     def _pick_noise(self, noises: Sequence[Clip], rng: Random) -> Clip | None:
-        """Some noise; of a long recording, some part."""
+        """Return some noise; of a long recording, a part."""
         clip = self._pick(noises, rng)
         if clip is None or clip.duration <= self.options.seconds:
             return clip
@@ -303,7 +303,7 @@ def _draw_room_tone(rng: Random) -> RoomTone:
     return RoomTone(round(rng.uniform(*ROOM_TONE_DB), 2), round(rng.uniform(0.0, ROOM_TONE_POLE), 4))
 
 
-def _planned_turn(placed: PlacedTurn, heard: Sequence[str], sample_rate: int) -> PlannedTurn:
+def _planned_turn(placed: PlacedTurn, arrived: Sequence[str], sample_rate: int) -> PlannedTurn:
     per_ms = sample_rate // 1000
     at_ms, pieces = placed.start_ms, []
     for piece, pause_ms in zip(placed.turn.pieces, placed.turn.pauses_ms, strict=True):
@@ -311,7 +311,7 @@ def _planned_turn(placed: PlacedTurn, heard: Sequence[str], sample_rate: int) ->
         lengths = (piece.duration_ms * per_ms, piece.lead_ms * per_ms, piece.tail_ms * per_ms)
         pieces.append(PlannedPiece(piece.audio_path, piece.start, *lengths, at_ms * per_ms, piece.words))
         at_ms += piece.duration_ms
-    speaker = heard.index(placed.turn.speaker)
+    speaker = arrived.index(placed.turn.speaker)
     return PlannedTurn(speaker, placed.start_ms * per_ms, placed.end_ms * per_ms, tuple(pieces))
 
 
@@ -328,7 +328,7 @@ def simulate_set(
     manifest_path: Path,
     run_jobs: RunJobs,
 ) -> SetSummary:
-    """Writes one set of sessions beside its manifest, which comes last."""
+    """Write one set of sessions beside its manifest, which comes last."""
     simulator = Simulator(speakers, options, seed, set_name)
     n_sessions = max(1, round(3600 * hours / options.seconds))
     summary = write_set(simulator, n_sessions, manifest_path, run_jobs)
@@ -343,12 +343,12 @@ def simulate_set(
     reached = summary.to_json()
     for name in ("overlap", "silence"):
         if n_sessions >= ENOUGH_SESSIONS and abs(reached[name] - getattr(options, name)) > 0.01:
-            log.warning("%s: these sources did not allow the %s that was asked for", manifest_path.name, name)
+            log.warning("%s: the sources do not allow the requested %s", manifest_path.name, name)
     return summary
 
 
 def index_sources(sources: Iterable[Source], out: Path, sample_rate: int, run_jobs: RunJobs) -> list[SpeakerIndex]:
-    """Finds the speech of every speaker, into `out`/pieces/; speakers that an earlier run has indexed are kept."""
+    """Find the speech of every speaker, and write it to `out`/pieces/; what an earlier run has written is kept."""
     by_speaker: dict[str, list[Source]] = {}
     for source in sources:
         by_speaker.setdefault(source.speaker, []).append(source)
@@ -357,14 +357,14 @@ def index_sources(sources: Iterable[Source], out: Path, sample_rate: int, run_jo
     found = []
     for name, speaker in zip(sorted(by_speaker), indexed, strict=True):
         if speaker is None:
-            log.warning("speaker %s is left out: no speech in any of %d utterances", name, len(by_speaker[name]))
+            log.warning("speaker %s is skipped: no speech in any of %d utterances", name, len(by_speaker[name]))
         else:
             found.append(speaker)
     return found
 
 
 def read_speakers(folder: Path) -> list[SpeakerIndex]:
-    """The speakers that `index_sources` found, of a finished folder."""
+    """Return the speakers that `index_sources` found, of a finished folder."""
     found = (summarize_index(path) for path in sorted((folder / "pieces").glob("*.json")))
     return [speaker for speaker in found if speaker is not None]
 
@@ -377,8 +377,10 @@ def _find_speech(sample_rate: int, job: tuple[Sequence[Source], Path]) -> Speake
 def simulate_splits(
     sources: Iterable[Source], options: SimulateOptions, seed: int, out: Path, run_jobs: RunJobs
 ) -> dict[str, SetSummary]:
-    """One set for each split that `options.hours` names, from the speakers of that split only. Of a split with 0 hours
-    only the speech is found, for conversations on the fly."""
+    """Write one set for each split that `options.hours` names, from the speakers of that split only.
+
+    Of a split with 0 hours only the speech is found, for conversations on the fly.
+    """
     sources = [source for source in sources if source.split in options.hours]
     split_of: dict[str, str] = {}
     for source in sources:

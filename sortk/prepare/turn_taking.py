@@ -33,7 +33,7 @@ class TurnStatistics:
     """Statistics of a corpus; ratios are means over recordings, lengths are medians in seconds unless they say mean."""
 
     overlap: float  # time with two or more speakers / time with at least one
-    silence: float  # time with nobody / time from the first start to the last end
+    silence: float  # time without speech / time from the first start to the last end
     spread: float  # standard deviation of a recording's two ratios, as a share of their means
     turn_change: float  # share of turns that another speaker takes
     turn: float

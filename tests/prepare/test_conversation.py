@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sortk.prepare.conversation import PlacedTurn, deal_out, plan_turns
+from sortk.prepare.conversation import PlacedTurn, apportion, plan_turns
 from sortk.prepare.pieces import Piece
 from sortk.prepare.write_sessions import measure_activity
 from sortk.records import Segment, Word
@@ -81,8 +81,8 @@ def test_one_speaker_has_no_overlap() -> None:
         (10, [], [], []),
     ],
 )
-def test_deal_out(total: int, weights: list[float], limits: list[int], dealt: list[int]) -> None:
-    assert deal_out(total, weights, limits) == dealt
+def test_apportion(total: int, weights: list[float], limits: list[int], dealt: list[int]) -> None:
+    assert apportion(total, weights, limits) == dealt
 
 
 @given(
@@ -91,6 +91,6 @@ def test_deal_out(total: int, weights: list[float], limits: list[int], dealt: li
 )
 def test_dealt_numbers_sum_to_the_total_or_to_all_limits(total: int, items: list[tuple[float, int]]) -> None:
     weights, limits = [weight for weight, _ in items], [limit for _, limit in items]
-    dealt = deal_out(total, weights, limits)
+    dealt = apportion(total, weights, limits)
     assert sum(dealt) == min(total, sum(limits))
     assert all(0 <= part <= limit for part, limit in zip(dealt, limits, strict=True))
