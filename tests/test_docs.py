@@ -364,4 +364,4 @@ def test_what_the_readme_promises_is_there(workplace: Path) -> None:
     for name in ("08-score/RESULTS.md", "05-train-diar/model/config.json", "07-tune/postprocess.toml"):
         assert (workplace / "exp" / "my" / name).is_file(), name
     results = (workplace / "exp" / "my" / "08-score" / "RESULTS.md").read_text(encoding="utf-8")
-    assert "| initial model: diar_sortformer_4spk-v1.nemo | none |" in results
+    assert "| initial model: small | none |" in results
