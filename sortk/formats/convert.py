@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
 from sortk.formats.annotation import session_segments
 from sortk.formats.detect import detect
 from sortk.formats.files import FormatError, check_file_name, files_in, is_file, is_token, quote, read_lines
+from sortk.formats.outputs import check_replaceable, noting_outputs
 from sortk.records import Segment, Session
 
 __all__ = ["Material", "convert", "detect", "load", "stream_segments"]
@@ -38,10 +40,13 @@ class Material:
 def convert(source: Path, target: Path, to: str, force: bool = False) -> None:
     """Read `source`, whatever its format, and write it as `to`; ValueError if that format cannot hold it.
 
-    A manifest may need annotations beside it: ValueError if others of these names are there, unless `force`.
+    Files of the user's own are not replaced unless `force`: annotations beside a manifest, tables in a Kaldi or lhotse
+    folder, the source itself.
     """
     if to not in (*WRITERS, *CORPORA):
         raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
+    if not force and is_file(source) and is_file(target) and source.samefile(target):
+        raise ValueError(f"{target} is the file to convert; give another one to write, or use --force to replace it")
     material = load(source)
     try:
         _write(target, material, to, force)
@@ -87,7 +92,8 @@ def stream_segments(path: Path, found: str) -> Iterator[Segment]:
 
 def _write_corpus(target: Path, material: Material, to: str, force: bool) -> None:
     if to == "lhotse":
-        lhotse.write(target, material.segments, material.sessions)
+        with _replacing_own(target, (lhotse.RECORDINGS, lhotse.SUPERVISIONS), force):
+            lhotse.write(target, material.segments, material.sessions)
         return
     names = {session.session_id for session in material.sessions}
     for segment in material.segments:
@@ -96,7 +102,17 @@ def _write_corpus(target: Path, material: Material, to: str, force: bool) -> Non
     if to == "manifest":
         _write_manifest(target, material, force)
     else:
-        _write_kaldi(target, material)
+        with _replacing_own(target, kaldi.TABLES, force):
+            _write_kaldi(target, material)
+
+
+@contextlib.contextmanager
+def _replacing_own(folder: Path, names: Iterable[str], force: bool) -> Iterator[None]:
+    """Inside the block these files are written or removed; ValueError if one is not as sortk has written it."""
+    paths = [folder / name for name in names]
+    check_replaceable(paths, force)
+    with noting_outputs(paths):
+        yield
 
 
 def _write_manifest(path: Path, material: Material, force: bool) -> None:

@@ -23,6 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sortk.formats.files import is_file
+
 log = logging.getLogger(__name__)
 
 SHIPPED_NAME = "sortk/small"
@@ -33,6 +35,7 @@ FOLDER_FILES = ("config.json", "model.safetensors")  # of a model that is not a 
 MORE_FOLDER_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer.json")  # which it may have
 
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*/(?P<model>\w[\w.-]*))(?:@(?P<revision>\w[\w./-]*))?", re.ASCII)
+MAX_REF_BYTES = 200  # a commit has 40
 _COMMIT = re.compile(r"\w+", re.ASCII)
 
 
@@ -116,11 +119,16 @@ def find_local(name_or_path: str | Path) -> Path | None:
             return found
     cached = _cache_folder() / f"models--{named['repository'].replace('/', '--')}"
     revision = named["revision"] or "main"
-    try:
-        commit = (cached / "refs" / revision).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        commit = revision
+    commit = _read_ref(cached / "refs" / revision) or revision
     return _find_in(cached / "snapshots" / commit, named["model"]) if _COMMIT.fullmatch(commit) else None
+
+
+def _read_ref(path: Path) -> str:
+    """Return the commit that a branch or tag stands for; empty if there is no such file."""
+    if not is_file(path):  # a pipe would never end
+        return ""
+    with path.open("rb") as file:
+        return file.read(MAX_REF_BYTES).decode("ascii", "replace").strip()
 
 
 def _find_in(folder: Path, model: str) -> Path | None:

@@ -35,6 +35,9 @@ from sortk.formats.files import (
 )
 from sortk.records import Segment
 
+TABLES = ("wav.scp", "segments", "utt2spk", "spk2utt", "text", "reco2dur")
+"""All that `write` writes, or removes."""
+
 
 @dataclass(frozen=True, slots=True)
 class KaldiData:

@@ -52,10 +52,10 @@ def _digest(path: Path) -> str:
 
 def _read_index(folder: Path) -> dict[str, str]:
     """Return the last digest of each name."""
-    try:
-        text = (folder / INDEX_NAME).read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
+    index = folder / INDEX_NAME
+    if index.is_symlink() or not is_file(index):  # in a folder from elsewhere, it could be a pipe
         return {}
+    text = index.read_text(encoding="utf-8", errors="surrogateescape")
     lines = (line.partition("  ") for line in text.split("\n"))
     return {name: digest for digest, _, name in lines}
 

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from sortk.formats import nemo
-from sortk.formats.files import FormatError
+from sortk.formats.files import FormatError, follow_links
 from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.model_folder import (
+    CONFIG_NAME,
     WEIGHTS_NAME,
     load_config,
     load_model,
@@ -145,16 +146,24 @@ def read_asr(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Tokenizer]:
 
 def import_nemo(path: Path, out: Path) -> None:
     """`sortk import-nemo`: write a published model as a model folder, which appears only if all is well."""
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    place = follow_links(out.absolute())
+    if place.exists() and not (place.is_dir() and not any(place.iterdir()) and not place.is_mount()):
         raise FileExistsError(f"{out}: is there already; remove it, or give another folder")
-    unfinished = out.absolute().with_name(f".{out.absolute().name}.importing")  # what a killed import leaves
+    unfinished = place.with_name(f".{place.name}.importing")  # what a killed import leaves
+    if unfinished.is_symlink() or not all(map(_is_of_a_model, unfinished.glob("*"))):
+        raise FileExistsError(f"{unfinished}: exists and is not a model folder; move it away, or give another --out")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         _convert_file(path, unfinished, out)
-        unfinished.replace(out)
+        unfinished.replace(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     give_back_freed_memory()
+
+
+def _is_of_a_model(file: Path) -> bool:
+    """Return whether it can be a file of a model folder, finished or half-written."""
+    return file.name in (CONFIG_NAME, WEIGHTS_NAME) or file.suffix == ".model" or file.match(".*.tmp")
 
 
 def _convert_file(path: Path, folder: Path, out: Path) -> None:

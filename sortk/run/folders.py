@@ -312,7 +312,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_mount_point(path: Path) -> bool:
-    if path.is_mount():
+    if path.absolute().is_mount():
         return True
     try:  # a folder that is mounted from the same disk is told from others by the kernel alone
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -53,6 +53,30 @@ def test_rttm_has_no_text_to_give(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("to", ["kaldi", "lhotse"])
+def test_tables_of_the_users_own_stay(corpus: Path, tmp_path: Path, to: str) -> None:
+    own = tmp_path / "own" / ("text" if to == "kaldi" else "recordings.jsonl.gz")
+    own.parent.mkdir()
+    own.write_text("by hand")
+    with pytest.raises(ValueError, match=rf"{own.name} exists, and was not made by sortk"):
+        convert(corpus, own.parent, to)
+    assert own.read_text() == "by hand" and [*own.parent.iterdir()] == [own]
+    convert(corpus, own.parent, to, force=True)
+    convert(corpus, own.parent, to)  # what sortk has made may be made again
+    assert own.read_bytes() != b"by hand"
+
+
+def test_a_file_is_not_converted_into_itself(tmp_path: Path) -> None:
+    rttm.write(tmp_path / "a.rttm", TIMES)
+    (tmp_path / "link").symlink_to("a.rttm")
+    for target in ("a.rttm", "link"):
+        with pytest.raises(ValueError, match="is the file to convert"):
+            convert(tmp_path / "a.rttm", tmp_path / target, "stm")
+    assert rttm.read(tmp_path / "a.rttm") == TIMES
+    convert(tmp_path / "a.rttm", tmp_path / "a.rttm", "stm", force=True)
+    assert stm.read(tmp_path / "a.rttm") == TIMES
+
+
 def test_folders_of_files(tmp_path: Path) -> None:
     rttm.write(tmp_path / "in" / "a.rttm", TIMES[:1])
     rttm.write(tmp_path / "in" / "b.rttm", TIMES[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,22 @@ def test_what_a_snapshot_may_hold(cache: Path) -> None:
 def test_a_link_to_a_blob_that_is_gone_is_no_model(cache: Path) -> None:
     archive = add(cache, "diar_sortformer_4spk-v1.nemo", b"new")
     archive.resolve().unlink()
+    assert find_local(NAME) is None
+
+
+@pytest.mark.parametrize("hostile", ["pipe", "zeros", "folder", "text"])
+def test_a_ref_that_is_not_a_file_of_one_line(cache: Path, hostile: str) -> None:
+    add(cache, "a.nemo", b"x")
+    ref = next(cache.glob("models--*/refs/main"))
+    ref.unlink()
+    if hostile == "pipe":
+        os.mkfifo(ref)
+    elif hostile == "zeros":
+        ref.symlink_to("/dev/zero")
+    elif hostile == "folder":
+        ref.mkdir()
+    else:
+        ref.write_bytes(b"../" * 10_000_000)
     assert find_local(NAME) is None
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -318,3 +319,27 @@ def test_an_import_that_was_killed_can_be_run_again(tmp_path: Path, archive: Pat
     assert result.exit_code == 0, result.output
     assert load_model(tmp_path / "out")
     assert [path.name for path in tmp_path.glob("*out*")] == ["out"] and not list(tmp_path.glob(".*out*"))
+
+
+def test_an_import_goes_where_a_link_leads(tmp_path: Path, archive: Path) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "big" / "model")
+    import_nemo(archive, tmp_path / "out")
+    assert (tmp_path / "out").is_symlink() and load_model(tmp_path / "big" / "model")
+
+
+def test_an_import_removes_nothing_of_the_users_own(tmp_path: Path, archive: Path) -> None:
+    own = tmp_path / ".out.importing" / "notes.txt"
+    own.parent.mkdir()
+    own.write_text("by hand")
+    with pytest.raises(FileExistsError, match=r"\.out\.importing: exists and is not a model folder"):
+        import_nemo(archive, tmp_path / "out")
+    assert own.read_text() == "by hand"
+    own.unlink()
+    own.parent.rmdir()
+    own.parent.symlink_to(tmp_path)
+    with pytest.raises(FileExistsError, match=r"\.out\.importing: exists and is not a model folder"):
+        import_nemo(archive, tmp_path / "out")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="pipe: is there already"):
+        import_nemo(archive, tmp_path / "pipe")
