@@ -26,8 +26,8 @@ test-slurm: setup  ## tests on a real Slurm, which is started for them on this m
 	bin/test-cluster install
 	bin/test-cluster run 2 $(BIN)/pytest tests/slurm
 
-chaos: setup  ## tries to break sortk, and writes docs/reliability.md; ARGS: such as --seed 1 --kills 40
-	$(BIN)/python tests/chaos/run.py --page docs/reliability.md $(ARGS)
+chaos: setup  ## try to break sortk, and write docs/reliability.md; ARGS: such as --seed 1 --kills 84
+	$(BIN)/python tests/chaos/run.py --publish $(ARGS)
 
 lint: setup  ## ruff, format check, mypy
 	$(BIN)/ruff check .
@@ -38,8 +38,8 @@ format: setup  ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: setup  ## damaged files by the million, e.g. make fuzz INPUTS=100000 SEED=1
-	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),0)
+fuzz: setup  ## damaged files by the million, and docs/reliability.md; e.g. make fuzz INPUTS=100000 SEED=1
+	$(BIN)/python tests/fuzz/run.py --publish --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),0)
 
 audit: setup  ## known holes in the packages that sortk needs, as far as the advisories can be reached
 	$(BIN)/pip install --quiet --editable '.[audit]'

@@ -315,6 +315,15 @@ def test_places_that_cannot_be_replaced_are_named_before_the_work(tmp_path: Path
         build_folder(Folder(tmp_path / "out"), FIRST, must_not_run)
 
 
+@pytest.mark.parametrize("name", [".", "..", "../inner", "link"])
+def test_the_current_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "link").symlink_to(".")
+    monkeypatch.chdir(tmp_path / "inner")
+    with pytest.raises(ValueError, match="is or holds the current folder, which cannot be renamed"):
+        build_folder(Folder(Path(name)), FIRST, must_not_run)
+
+
 def test_a_folder_that_is_mounted_from_the_same_disk(tmp_path: Path) -> None:
     script = f"""
 mkdir 'a b' data && mount --bind data 'a b' || exit 77

@@ -286,6 +286,10 @@ def _check_can_be_replaced(folder: Folder) -> None:
     """Raise a ValueError if a name that the work needs holds something that is not ours, or cannot be renamed."""
     if folder.final.is_symlink() and not folder.place.parent.is_dir():
         raise ValueError(f"{folder.final} is a link to {folder.place}, but there is no folder {folder.place.parent}")
+    if Path.cwd().is_relative_to(os.path.realpath(folder.place)):
+        raise ValueError(
+            f"{folder.final} is or holds the current folder, which cannot be renamed; choose a folder in it"
+        )
     if _is_mount_point(folder.place):
         raise ValueError(f"{folder.final} is a mount point, which cannot be renamed; choose a folder in it")
     if not _is_ours(folder.place):
@@ -312,7 +316,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_mount_point(path: Path) -> bool:
-    if path.absolute().is_mount():
+    if path.is_mount():
         return True
     try:  # a folder that is mounted from the same disk is told from others by the kernel alone
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from results import differences, digest
-from runs import Prelude, Run, Watch, start, wait
-from targets import Target
+from runs import Operations, Prelude, Run, Watch, start, wait, wait_unwatched
+from targets import STAGES, Target
 
 DAY_SECONDS = 86_400
 
@@ -26,6 +26,7 @@ class Reference:
     """An undisturbed run."""
 
     cpu_seconds: float
+    n_operations: int  # see runs.Operations
     files: dict[str, str]  # see results.digest
     n_bytes: int
 
@@ -96,17 +97,18 @@ class Trial:
         if len(self.tally.problems) == self._n_problems:
             self.tally.recovered += n_faults
 
-    def compare(self) -> None:
-        """The result equals that of the undisturbed run; nothing was seen half done, and nothing is left over."""
+    def compare(self, left: tuple[str, ...] = ()) -> None:
+        """The result equals that of the undisturbed run; nothing was seen half done, and nothing is left over but
+        `left`."""
         different = differences(self.reference.files, digest(self.exp / self.target.output))
         if different:
             self.object(f"another result: {'; '.join(different[:4])}")
         for fault in self.watch.faults[:3]:
             self.object(fault)
-        links = set(self.target.reads)
-        left = [path.name for path in self.exp.iterdir() if path.name not in links | {self.target.output}]
-        if left:
-            self.object(f"left behind: {', '.join(sorted(left))}")
+        expected = {*self.target.reads, self.target.output, *left}
+        more = [path.name for path in self.exp.iterdir() if path.name not in expected]
+        if more:
+            self.object(f"left behind: {', '.join(sorted(more))}")
         self.tally.redone += len(self.watch.redone)
         self.watch.faults, self.watch.redone = [], []
 
@@ -125,25 +127,63 @@ def link_inputs(root: Path, target: Target) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Signals
+# Kills
 
 
 def kill_again_and_again(trial: Trial, n_kills: int) -> None:
     """kill -9, run again, kill -9 ... until it is done in spite of all; then from nothing once more."""
     trial.renew()
-    since_finish = 0
-    while trial.tally.faults["kill -9"] < n_kills:
-        run = trial.start()
-        if trial.disturb_at_random(run):
-            run.kill()
+    n_done, since_finish = 0, 0
+    while n_done < n_kills:
+        if _kill_at_random(trial):
             trial.note("kill -9")
             trial.watch.look()
-            since_finish += 1
+            n_done, since_finish = n_done + 1, since_finish + 1
             continue
         trial.finish(since_finish)  # it is through: now there is nothing to do
         since_finish = 0
         trial.renew()
     trial.finish(since_finish)
+
+
+def _kill_at_random(trial: Trial, *more: str, n_operations: int = 0) -> bool:
+    """Start a run and kill it at a random moment of its work; False if it was over before."""
+    if n_operations or trial.rng.random() < 0.5:
+        operations = Operations(trial.rng.randint(1, n_operations or trial.reference.n_operations))
+        run = trial.start(*more, prelude=operations)
+        wait(run, trial.watch)
+        return run.code == -signal.SIGKILL
+    run = trial.start(*more)
+    is_running = trial.disturb_at_random(run)
+    if is_running:
+        run.kill()
+    return is_running
+
+
+def kill_in_force(trial: Trial) -> None:
+    """--force on a finished or an unfinished folder is killed, mostly while it clears the old files."""
+    if not trial.target.is_folder:
+        return
+    trial.renew()
+    if trial.rng.random() < 0.5:
+        wait(trial.start(), trial.watch)
+    else:
+        _kill_at_random(trial)
+    trial.watch.start_over()
+    n_files = sum(not path.is_symlink() for path in trial.exp.rglob("*"))
+    if _kill_at_random(trial, "--force", n_operations=n_files + 2):
+        trial.note("kill in --force")
+        trial.watch.start_over()
+        wait(trial.start(), trial.watch)
+        trial.compare(left=(f"{trial.target.output}.partial",))  # the finished result stays, and what --force had begun
+        trial.watch.start_over()
+        wait(trial.start("--force"), trial.watch)
+        trial.watch.start_over()
+        trial.finish()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signals
 
 
 def terminate(trial: Trial) -> None:
@@ -324,6 +364,86 @@ def run_twice(trial: Trial) -> None:
         trial.count_recovered(1)
 
 
+def replace_an_input(trial: Trial) -> None:
+    """`sortk stage K --force` on a folder that a stage reads is refused while it reads."""
+    stages = {stage.output: stage for stage in STAGES}
+    known = [stages[name] for name in trial.target.reads if set(stages[name].reads) <= set(trial.target.reads)]
+    if not known or trial.target not in STAGES:
+        return
+    trial.renew()
+    run = trial.start()
+    if not wait(run, trial.watch, (trial.exp / f"{trial.target.output}.partial").exists):
+        return
+    os.kill(run.pid, signal.SIGSTOP)  # it reads for as long as it takes
+    other = start([*trial.rng.choice(known).arguments, "--force"], trial.folder, trial.root / "messages-2")
+    wait_unwatched(other)
+    os.kill(run.pid, signal.SIGCONT)
+    trial.note("input replaced")
+    if other.code != 1 or "already being run by" not in other.told():
+        trial.object(f"a folder that is read was replaced, exit code {other.code}: {other.told()[-300:]!r}")
+    wait(run, trial.watch)
+    trial.expect_sentence(run, 0)
+    trial.finish()
+
+
+def edit_an_input(trial: Trial) -> None:
+    """One byte of a file that a finished command has read is another, the size and the time of change are not."""
+    if not trial.target.edits:
+        return
+    trial.renew()
+    for name in trial.target.reads:
+        (trial.exp / name).unlink()
+        shutil.copytree(trial.root / "reference" / name, trial.exp / name)
+    wait(trial.start(), trial.watch)
+    edited = trial.rng.choice([path for pattern in trial.target.edits for path in sorted(trial.exp.glob(pattern))])
+    content, facts = edited.read_bytes(), edited.stat()
+    place = trial.rng.randrange(len(content))
+    edited.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    os.utime(edited, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    trial.note("same-size edit")
+    run = trial.start()
+    wait(run, trial.watch)
+    if run.code != 1 or " is stale: " not in run.told():
+        trial.object(f"{edited.name} was changed, exit code {run.code}: {run.told()[-300:]!r}")
+    edited.write_bytes(content)
+    trial.finish()
+
+
+def tamper(trial: Trial) -> None:
+    """A file of a finished or an unfinished folder is damaged; --force, or removing what is named, mends it."""
+    if not trial.target.is_folder:
+        return
+    trial.renew()
+    if trial.rng.random() < 0.5:
+        wait(trial.start(), trial.watch)
+    else:
+        _kill_at_random(trial)
+    own = [trial.exp / trial.target.output, trial.exp / f"{trial.target.output}.partial"]
+    files = sorted(path for folder in own for path in folder.rglob("*") if path.is_file())
+    if not files:
+        return
+    damaged = trial.rng.choice(files)
+    damaged.write_bytes(_damage(trial.rng, damaged.read_bytes()))
+    trial.note("tampering")
+    for arguments in (trial.target.arguments, *trial.target.looks):
+        run = start(arguments, trial.folder, trial.root / "messages")
+        wait_unwatched(run)
+        trial.expect_sentence(run, 0, 1)
+    run = trial.start("--force")
+    wait_unwatched(run)
+    if run.code == 1 and "remove the folder" in run.told():
+        for folder in own:
+            shutil.rmtree(folder, ignore_errors=True)
+    trial.watch.start_over()
+    trial.finish()
+
+
+def _damage(rng: Random, content: bytes) -> bytes:
+    place = rng.randrange(len(content) + 1)
+    flipped = bytes(byte ^ rng.randrange(256) if abs(at - place) < 8 else byte for at, byte in enumerate(content))
+    return rng.choice((b"", content[:place], b"null", b"[]", b"{}", b'"x"\n', flipped, rng.randbytes(100)))
+
+
 def turn_the_clock_back(trial: Trial) -> None:
     """A run is killed, and its files are of tomorrow; while the next one works, the clock jumps back by a day."""
     trial.renew()
@@ -366,7 +486,11 @@ def _jump_back_after(cpu_seconds: float) -> None:
 OTHERS: tuple[Callable[[Trial], None], ...] = (
     terminate,
     interrupt,
+    kill_in_force,
     take_an_input_away,
+    replace_an_input,
+    edit_an_input,
+    tamper,
     run_twice,
     turn_the_clock_back,
 )
@@ -374,6 +498,7 @@ WORKERS: tuple[Callable[[Trial], None], ...] = (lose_a_worker, lose_the_parent) 
 DISKS: tuple[Callable[[Trial], None], ...] = (fill_the_disk, forbid_writing)
 KINDS = (
     "kill -9",
+    "kill in --force",
     "SIGTERM",
     "SIGINT",
     "worker dies",
@@ -381,6 +506,9 @@ KINDS = (
     "full disk",
     "read-only",
     "input gone",
+    "input replaced",
+    "same-size edit",
+    "tampering",
     "two runs",
     "clock back",
 )

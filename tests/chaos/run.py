@@ -1,53 +1,104 @@
-"""Tries to break sortk, and tells what it has survived: `make chaos`.
+"""Tries to break sortk, and reports what it has survived: `make chaos`.
 
 Every stage, and the commands that are run by themselves, are disturbed again and again at random moments, then run
-again. The result must be that of an undisturbed run; files under final names must be whole at any time; finished work
-must not be done again.
+again. The result must be that of an undisturbed run, files under final names must be complete at any time, and finished
+work must not be done again. Then hostile files and folders are given to commands (attacks.py).
+
+The work is divided into units of some seconds, whose random values follow from the seed and the name of the unit. What
+each has found is kept in a file (--state), so that a run that was interrupted continues.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
-from string import Template
+from typing import Any
 
+from attacks import ATTACKS, Count, Range
 from faults import DISKS, KINDS, OTHERS, WORKERS, Reference, Tally, Trial, kill_again_and_again, may_mount, renew
+from page import format_table, publish
 from results import digest, find_files
-from runs import Watch, preload, start, wait
+from runs import Operations, Watch, preload, start, wait
 from targets import COMMANDS, STAGES, Target
 
-TEMPLATE = Path(__file__).with_name("reliability.md.in")
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+from sortk.run.folders import find_commit
+
+KILLS_OF_A_UNIT = 10
+STATE = Path(__file__).parents[2] / ".chaos.json"
+
+
+@dataclass
+class State:
+    """What all units so far have found."""
+
+    about: dict[str, Any]  # what the values of the units depend on
+    path: Path
+    done: list[str] = field(default_factory=list)  # names of units
+    seconds: float = 0.0
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    attacks: dict[str, Count] = field(default_factory=dict)
+
+    def save(self) -> None:
+        content = {name: value for name, value in asdict(self).items() if name != "path"}
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(self.path)
+
+
+def load_state(path: Path, about: dict[str, Any]) -> State:
+    """The state of an interrupted run of the same commit with the same options, or a new one."""
+    state = State(about, path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return state
+    if found["about"] == about:
+        state.done, state.seconds = found["done"], found["seconds"]
+        for name, tally in found["tallies"].items():
+            state.tallies[name] = Tally(**tally | {"faults": Counter(tally["faults"])})
+        state.attacks = {name: Count(**count) for name, count in found["attacks"].items()}
+        print(f"continues after {len(state.done)} units ({path})", flush=True)
+    return state
 
 
 def main() -> int:
     _keep_to_one_thread()
     options = _parse_arguments()
-    began = time.monotonic()
+    about = {name: getattr(options, name) for name in ("seed", "kills", "rounds", "only", "only_kills")}
+    state = load_state(options.state, about | {"commit": find_commit()})
     preload()
     root = Path(tempfile.mkdtemp(prefix="sortk-chaos-", dir=options.dir))
+    os.environ["XDG_CACHE_HOME"] = str(root / "cache")
     try:
-        tallies = disturb_all(root, options)
+        run_units(root, options, state)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    minutes = (time.monotonic() - began) / 60
-    table = format_table(tallies)
-    print(f"\n{table}\n\n{describe(tallies)}, in {minutes:.1f} minutes (seed {options.seed})")
-    problems = [problem for tally in tallies.values() for problem in tally.problems]
+    rows, minutes = tabulate(state.tallies), state.seconds / 60
+    print(f"\n{format_table(rows)}\n")
+    if state.attacks:
+        print(f"{format_table(tabulate_attacks(state.attacks))}\n")
+    summary = describe(state)
+    print(f"{summary} In {minutes:.1f} minutes, seed {options.seed}.")
+    problems = find_problems(state)
     for problem in problems:
         print(f"PROBLEM {problem}")
-    if options.page:
-        write_page(options.page, tallies, options.seed, minutes)
+    if options.publish:
+        figures = {"summary": summary, "table": rows, "minutes": minutes, "attacks": tabulate_attacks(state.attacks)}
+        publish(
+            "chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills} --rounds {options.rounds}"}
+        )
+    state.path.unlink(missing_ok=True)
     return 1 if problems else 0
 
 
@@ -59,35 +110,90 @@ def _keep_to_one_thread() -> None:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="all random moments follow from it")
+    parser.add_argument("--seed", type=int, default=0, help="all random values follow from it")
     parser.add_argument("--kills", type=int, default=20, help="kill -9 of each stage; half as many of a command")
-    parser.add_argument("--only", nargs="*", help="names of targets, such as `simulate` or `stage 5 train-diar`")
-    parser.add_argument("--only-kills", action="store_true", help="no other faults")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each other fault and attack is tried")
+    parser.add_argument(
+        "--only", nargs="*", help="names of targets, such as `simulate` or `stage 5 train-diar`, and of attacks"
+    )
+    parser.add_argument("--only-kills", action="store_true", help="no other faults; attacks only if --only names them")
     parser.add_argument("--dir", help="where to work; the temporary folder by default")
-    parser.add_argument("--page", type=Path, help="write the figures into this page")
+    parser.add_argument("--state", type=Path, default=STATE, help="where an interrupted run is kept, to continue it")
+    parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     return parser.parse_args()
 
 
-def disturb_all(root: Path, options: argparse.Namespace) -> dict[str, Tally]:
+def run_units(root: Path, options: argparse.Namespace, state: State) -> None:
     """Each target in turn; a stage is run undisturbed first, and later ones read what that has left."""
     with_disks = not options.only_kills and may_mount(root)
     if not with_disks:
         print("no full and read-only disks: mounting is not allowed here, or not asked for")
-    wanted = set(options.only or [target.name for target in (*STAGES, *COMMANDS)])
-    tallies = {}
-    for target in _needed(wanted):
+    names = [target.name for target in (*STAGES, *COMMANDS)] + ([] if options.only_kills else list(ATTACKS))
+    wanted = set(options.only or names)
+    for target in _needed(wanted - set(ATTACKS)):
+        began = time.monotonic()
         reference = make_reference(root, target)
+        state.seconds += time.monotonic() - began
         if target.name not in wanted:
             continue
-        began = time.monotonic()
-        tally = tallies[target.name] = Tally()
-        trial = Trial(root, target, reference, tally, Random(f"{options.seed} {target.name}"))
-        kill_again_and_again(trial, options.kills if target in STAGES else options.kills // 2)
-        others = OTHERS + WORKERS * target.takes_jobs + DISKS * with_disks
-        for disturb in () if options.only_kills else others:
-            disturb(trial)
-        _say(target, tally, reference, time.monotonic() - began)
-    return tallies
+        tally = state.tallies.setdefault(target.name, Tally())
+        for unit, disturb in _units_of(target, options, with_disks):
+            with Unit(state, f"{target.name}, {unit}") as is_new:
+                if is_new:
+                    name = f"{options.seed} {target.name} {unit}"
+                    disturb(Trial(root, target, reference, tally, Random(name)))
+    for title in (title for title in ATTACKS if title in wanted):
+        for number in range(options.rounds):
+            with Unit(state, f"{title}, {number + 1}") as is_new:
+                if is_new:
+                    run_attack(root, title, Random(f"{options.seed} {title} {number}"), with_disks, state)
+
+
+def run_attack(root: Path, title: str, rng: Random, with_disks: bool, state: State) -> None:
+    range_ = Range(root / "attack", rng, with_disks)
+    ATTACKS[title](range_)
+    count = state.attacks.setdefault(title, Count())
+    count.tried += range_.count.tried
+    count.problems += range_.count.problems
+
+
+class Unit:
+    """A unit of work: done already in an interrupted run, or kept when it is done, with a line of progress."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self.state, self.name = state, name
+
+    def __enter__(self) -> bool:
+        self.began, self.n_problems = time.monotonic(), len(find_problems(self.state))
+        self.is_new = self.name not in self.state.done
+        return self.is_new
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not self.is_new:
+            return
+        seconds = time.monotonic() - self.began
+        self.state.done.append(self.name)
+        self.state.seconds += seconds
+        self.state.save()
+        n_faults = sum(tally.faults.total() for tally in self.state.tallies.values())
+        n_kills = sum(tally.faults["kill -9"] for tally in self.state.tallies.values())
+        problems = find_problems(self.state)
+        so_far = f"{n_faults} faults so far, {n_kills} of them kill -9, {len(problems)} problems"
+        print(f"{self.name}: {seconds:.0f} s; {so_far}, {self.state.seconds / 60:.1f} minutes", flush=True)
+        for problem in problems[self.n_problems :]:
+            print(f"  {problem}", flush=True)
+
+
+def _units_of(
+    target: Target, options: argparse.Namespace, with_disks: bool
+) -> Iterator[tuple[str, Callable[[Trial], None]]]:
+    n_kills = options.kills if target in STAGES else options.kills // 2
+    for number, first in enumerate(range(0, n_kills, KILLS_OF_A_UNIT), start=1):
+        yield f"kill -9 {number}", partial(kill_again_and_again, n_kills=min(KILLS_OF_A_UNIT, n_kills - first))
+    if not options.only_kills:
+        for number in range(1, options.rounds + 1):
+            for disturb in OTHERS + WORKERS * target.takes_jobs + DISKS * with_disks:
+                yield f"{disturb.__name__} {number}", disturb
 
 
 def _needed(wanted: set[str]) -> list[Target]:
@@ -103,8 +209,8 @@ def make_reference(root: Path, target: Target) -> Reference:
     """An undisturbed run, whose output later targets read."""
     renew(root, target)
     exp = root / "trial" / "exp"
-    watch = Watch(exp, target)
-    run = start(target.arguments, root / "trial", root / "messages")
+    watch, operations = Watch(exp, target), Operations()
+    run = start(target.arguments, root / "trial", root / "messages", operations)
     cpu_seconds = 0.0
 
     def measure() -> bool:
@@ -120,59 +226,55 @@ def make_reference(root: Path, target: Target) -> Reference:
     shutil.rmtree(kept, ignore_errors=True)
     (exp / target.output).rename(kept)
     n_bytes = sum(path.stat().st_blocks * 512 for path in find_files(kept))
-    return Reference(cpu_seconds, digest(kept), n_bytes)
+    return Reference(cpu_seconds, operations.count, digest(kept), n_bytes)
 
 
-def _say(target: Target, tally: Tally, reference: Reference, seconds: float) -> None:
-    counts = f"{tally.faults.total()} faults, {tally.recovered} recovered, {len(tally.problems)} problems"
-    print(f"{target.name}: {counts}; {reference.cpu_seconds:.2f} s undisturbed, {seconds:.0f} s in all", flush=True)
-    for problem in tally.problems:
-        print(f"  {problem}", flush=True)
+def find_problems(state: State) -> list[str]:
+    found = [problem for tally in state.tallies.values() for problem in tally.problems]
+    return found + [f"{title}: {problem}" for title, count in state.attacks.items() for problem in count.problems]
 
 
-def format_table(tallies: Mapping[str, Tally]) -> str:
+def tabulate(tallies: Mapping[str, Tally]) -> list[list[Any]]:
     """A row for each target: how many faults of each kind, and what came of them."""
-    titles = ("target", *KINDS, "recovered", "lost", "redone")
-    rows = [_row(name, tally) for name, tally in tallies.items()]
     total = Tally(
         sum((tally.faults for tally in tallies.values()), Counter()),
         sum(tally.recovered for tally in tallies.values()),
         sum(tally.redone for tally in tallies.values()),
     )
-    lines = [titles, tuple("---" if title == "target" else "---:" for title in titles), *rows, _row("all", total)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    return "\n".join(_format_line(line, widths) for line in lines)
+    return [
+        ["target", *KINDS, "recovered", "lost", "redone"],
+        *(
+            [
+                name,
+                *(tally.faults[kind] or None for kind in KINDS),
+                tally.recovered,
+                tally.faults.total() - tally.recovered,
+                tally.redone,
+            ]
+            for name, tally in (*tallies.items(), ("all", total))
+        ),
+    ]
 
 
-def _row(name: str, tally: Tally) -> tuple[str, ...]:
-    counts = [str(tally.faults[kind]) if tally.faults[kind] else "-" for kind in KINDS]
-    return (name, *counts, str(tally.recovered), str(tally.faults.total() - tally.recovered), str(tally.redone))
-
-
-def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-    return f"| {cells[0].ljust(widths[0])} | {' | '.join(padded[1:])} |"
-
-
-def describe(tallies: Mapping[str, Tally]) -> str:
-    n_faults = sum(tally.faults.total() for tally in tallies.values())
-    n_kills = sum(tally.faults["kill -9"] for tally in tallies.values())
-    n_lost = n_faults - sum(tally.recovered for tally in tallies.values())
-    return f"{n_faults} faults, {n_kills} of them kill -9: {n_lost} results lost or other than undisturbed"
-
-
-def write_page(path: Path, tallies: Mapping[str, Tally], seed: int, minutes: float) -> None:
-    """The promises, and the figures of this run."""
-    content = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        table=format_table(tallies),
-        summary=describe(tallies),
-        date=datetime.date.today().isoformat(),
-        machine=f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} core(s), "
-        f"Python {platform.python_version()}",
-        seed=seed,
-        minutes=f"{minutes:.0f}",
+def tabulate_attacks(attacks: Mapping[str, Count]) -> list[list[Any]]:
+    """A row for each class of attacks: commands that were run, and what did not hold."""
+    total = Count(
+        sum(count.tried for count in attacks.values()), [one for count in attacks.values() for one in count.problems]
     )
-    path.write_text(content, encoding="utf-8")
+    rows = (*attacks.items(), ("all", total))
+    return [["attack", "commands", "lost"], *([title, count.tried, len(count.problems)] for title, count in rows)]
+
+
+def describe(state: State) -> str:
+    n_faults = sum(tally.faults.total() for tally in state.tallies.values())
+    n_kills = sum(tally.faults["kill -9"] + tally.faults["kill in --force"] for tally in state.tallies.values())
+    n_lost = n_faults - sum(tally.recovered for tally in state.tallies.values())
+    text = f"{n_faults} faults, {n_kills} of them kill -9: {n_lost} results lost or other than undisturbed."
+    if state.attacks:
+        n_tried = sum(count.tried for count in state.attacks.values())
+        n_wrong = sum(len(count.problems) for count in state.attacks.values())
+        text += f" {n_tried} commands on hostile files, folders and settings: {n_wrong} did not hold."
+    return text
 
 
 if __name__ == "__main__":

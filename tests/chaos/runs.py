@@ -1,8 +1,8 @@
 """Runs of sortk that can be disturbed, and what is seen of them from outside.
 
 A run is forked off this process, which has imported everything already: so a kill falls into work, not into two seconds
-of imports, and hundreds of runs take minutes. Moments are CPU seconds of the run, so they do not move with the load of
-the machine.
+of imports, and hundreds of runs take minutes. A moment is a number of CPU seconds of the run, which does not move with
+the load of the machine, or a number of file operations (renames, removals, new folders), between which time is short.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import atexit
 import contextlib
 import ctypes
 import importlib
+import mmap
 import os
 import pkgutil
+import resource
 import signal
 import sys
 import time
@@ -53,13 +55,15 @@ class Run:
     pid: int
     messages: Path  # what it wrote to standard error
     began: float = field(default_factory=time.monotonic)
+    output: Path | None = None  # what it wrote to standard output
     code: int | None = None  # negative: the signal that ended it
+    usage: resource.struct_rusage | None = None  # when it is over
 
     def is_over(self) -> bool:
         if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+                self.code, self.usage = os.waitstatus_to_exitcode(status), usage
         return self.code is not None
 
     def cpu_seconds(self) -> float:
@@ -90,6 +94,9 @@ class Run:
     def told(self) -> str:
         return self.messages.read_text(encoding="utf-8", errors="replace")
 
+    def written(self) -> str:
+        return self.output.read_text(encoding="utf-8", errors="replace") if self.output else ""
+
 
 def _is_worker(pid: str) -> bool:
     try:
@@ -98,21 +105,29 @@ def _is_worker(pid: str) -> bool:
         return False
 
 
-def start(arguments: Sequence[str], folder: Path, messages: Path, prelude: Prelude | None = None) -> Run:
-    """`sortk ARGUMENTS` in the folder; `prelude` is called in the new process before."""
+def start(
+    arguments: Sequence[str],
+    folder: Path,
+    messages: Path,
+    prelude: Prelude | None = None,
+    output: Path | None = None,
+    source: Path | None = None,
+) -> Run:
+    """`sortk ARGUMENTS < source > output` in the folder; `prelude` is called in the new process before."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid:
-        return Run(pid, messages)
+        return Run(pid, messages, output=output)
     code = 70
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive this process
         os.chdir(folder)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        os.dup2(os.open(source or os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(output or os.devnull, new), 1)
+        os.dup2(os.open(messages, new), 2)
         code = _call(arguments, prelude)
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -136,6 +151,34 @@ def _call(arguments: Sequence[str], prelude: Prelude | None) -> int:
     return 0
 
 
+class Operations:
+    """Counts what a run does to the names of files; it may be killed at one of these, before it is done."""
+
+    NAMES = ("rename", "replace", "unlink", "remove", "rmdir", "mkdir")
+
+    def __init__(self, kill_at: int = 0) -> None:
+        self._counter, self._kill_at = mmap.mmap(-1, 8), kill_at  # shared with the process that is forked
+
+    @property
+    def count(self) -> int:
+        return int.from_bytes(self._counter[:8], "little")
+
+    def __call__(self) -> None:
+        """The prelude of a run: from here on its operations count."""
+        for name in self.NAMES:
+            setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, operation: Callable[..., None]) -> Callable[..., None]:
+        def counted(*arguments: object, **options: object) -> None:
+            count = self.count + 1
+            self._counter[:8] = count.to_bytes(8, "little")
+            if count == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            operation(*arguments, **options)
+
+        return counted
+
+
 class Watch:
     """Looks at the files of a trial again and again while it is worked on."""
 
@@ -145,6 +188,10 @@ class Watch:
         self.redone: list[str] = []  # work that was there, and was done again
         self._seen: dict[Path, tuple[int, int, int]] = {}
         self._steps: dict[str, int] = {}
+
+    def start_over(self) -> None:
+        """From here on all work may be done again, as --force does."""
+        self._seen, self._steps, self.redone = {}, {}, []
 
     def look(self) -> None:
         final, partial = self.exp / self.target.output, self.exp / f"{self.target.output}.partial"
@@ -178,6 +225,14 @@ class Watch:
             if step < self._steps.get(name, 0):
                 self.redone.append(f"{name}: step {step} after {self._steps[name]}")
             self._steps[name] = step
+
+
+def wait_unwatched(run: Run) -> None:
+    """Wait for the end of a run whose files are damaged already."""
+    while not run.is_over():
+        if time.monotonic() - run.began > PATIENCE_SECONDS:
+            run.kill()
+        time.sleep(POLL_SECONDS)
 
 
 def wait(run: Run, watch: Watch, until: Callable[[], bool] = lambda: False) -> bool:

@@ -30,6 +30,8 @@ class Target:
     items: tuple[str, ...] = ()  # where one is, that piece of work is done, and is not done again
     takes_jobs: bool = False  # --nj
     is_folder: bool = True  # fills a .partial folder, which gets its name at the end, and which nobody else may fill
+    edits: tuple[str, ...] = ()  # files in exp of which every byte counts: another one makes the result stale
+    looks: tuple[tuple[str, ...], ...] = ()  # commands that look at the result
     shares_work: bool = False  # two runs at a time share the work, and what they find depends on who is faster
 
 
@@ -47,6 +49,7 @@ def _stage(
         reads=tuple(STAGE_FOLDERS[read] for read in reads),
         items=items,
         takes_jobs=takes_jobs,
+        looks=(("status", "--recipe", str(RECIPE), "--exp", "exp"), ("report", "--exp", "exp")),
     )
 
 
@@ -78,6 +81,7 @@ COMMANDS = (
         ("00-prepare",),
         _CONVERSATIONS,
         takes_jobs=True,
+        edits=("00-prepare/sources.jsonl", "00-prepare/audio/**/*.flac"),
     ),
     Target(
         "clean",
@@ -86,6 +90,15 @@ COMMANDS = (
         ("00-prepare", "01-simulate"),
         ("sessions/*.json",),
         takes_jobs=True,
+        edits=("01-simulate/train.jsonl", "01-simulate/rttm/train-*.rttm", "01-simulate/audio/train-*.flac"),
+    ),
+    Target(
+        "prepare sessions",
+        _words("prepare sessions --corpus-dir exp/01-simulate/train.jsonl --out exp/out"),
+        "out",
+        ("00-prepare", "01-simulate"),
+        takes_jobs=True,
+        edits=("01-simulate/train.jsonl", "01-simulate/rttm/train-*.rttm", "01-simulate/audio/train-*.flac"),
     ),
     Target(
         "tune",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -78,3 +79,16 @@ def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
     (tmp_path / INDEX_NAME).write_text("0123abc")  # the disk was full
     write(path, "ours")
     check_replaceable([path])
+
+
+def test_a_list_that_is_not_a_file_is_not_read(tmp_path: Path) -> None:
+    """Of a folder from elsewhere: a pipe would never end, and a link could name anything."""
+    own = tmp_path / "a.rttm"
+    own.write_text("by hand")
+    digest = hashlib.sha256(b"by hand").hexdigest()
+    (tmp_path / "list").write_text(f"{digest}  a.rttm\n")
+    for plant in (os.mkfifo, lambda path: path.symlink_to("list"), lambda path: path.mkdir()):
+        plant(tmp_path / INDEX_NAME)
+        with pytest.raises(ValueError, match=r"a\.rttm exists, and was not made by sortk"):
+            check_replaceable([own])
+        (tmp_path / INDEX_NAME).rmdir() if (tmp_path / INDEX_NAME).is_dir() else (tmp_path / INDEX_NAME).unlink()

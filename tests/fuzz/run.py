@@ -217,6 +217,24 @@ def print_table(tallies: list[Tally]) -> None:
               f"{tally.seconds:8.1f} {tally.megabytes:8}")  # fmt: skip
 
 
+def publish(tallies: list[Tally], seed: int) -> None:
+    sys.path.append(str(HERE.parent / "chaos"))
+    import page
+
+    whole = [sum(getattr(tally, name) for tally in tallies) for name in ("inputs", "read", "errors")]
+    n_bugs, seconds = sum(len(tally.bugs) for tally in tallies), sum(tally.seconds for tally in tallies)
+    rows = [[tally.target, tally.inputs, tally.read, tally.errors, len(tally.bugs)] for tally in tallies]
+    page.publish(
+        "fuzz",
+        {
+            "summary": f"{whole[0]} damaged inputs of {len(tallies)} readers: {n_bugs} bugs.",
+            "table": [["reader", "inputs", "read", "errors", "bugs"], *rows, ["all", *whole, n_bugs]],
+            "minutes": seconds / 60,
+            "command": f"INPUTS={whole[0]} SEED={seed}",
+        },
+    )
+
+
 def print_bugs(tallies: list[Tally]) -> None:
     """Each kind once, with the first input that shows it."""
     kinds: dict[tuple[str, str], list[Bug]] = {}
@@ -245,6 +263,7 @@ def main() -> None:
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="one reader, not all; repeatable")
     parser.add_argument("--number", type=int, help="show one input of a reader")
     parser.add_argument("--json", type=Path, help="the table as JSON, into this file")
+    parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     arguments = parser.parse_args()
     names = arguments.target or list(TARGETS)
     if arguments.number is not None:
@@ -256,6 +275,8 @@ def main() -> None:
         print(f"{name}: {n_inputs} inputs, {len(tallies[-1].bugs)} bugs, {tallies[-1].seconds:.0f} s", file=sys.stderr)
     print_table(tallies)
     print_bugs(tallies)
+    if arguments.publish:
+        publish(tallies, arguments.seed)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(tally) for tally in tallies], indent=1), encoding="utf-8")
     sys.exit(any(tally.bugs for tally in tallies))

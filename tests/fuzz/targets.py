@@ -6,20 +6,18 @@ import gzip
 import io
 import json
 import os
-import tarfile
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fuzz import commands, models
+from fuzz.models import FILE
+from fuzz.models import write_parts as _write
 from fuzz.mutate import Parts
 
 Read = Callable[[Parts, Path], object]
 """Reads an input; the folder is for files that have to lie on a disk."""
-
-FILE = "input"
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,6 @@ def _texts(*texts: str) -> Callable[[], list[Parts]]:
 
 def _jsons(*values: Any) -> Callable[[], list[Parts]]:
     return _texts("\n".join(map(json.dumps, values)) + "\n")
-
-
-def _write(parts: Parts, folder: Path) -> None:
-    for name, data in parts.items():
-        (folder / name).write_bytes(data)
 
 
 def _of_file(read: Callable[[Path], object], name: str = FILE) -> Read:
@@ -324,120 +317,6 @@ def _read_posteriors(path: Path) -> object:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Models
-
-
-@cache
-def _tiny_sortformer() -> Any:
-    from nemo_models import random_sortformer
-
-    from sortk.models.fastconformer import FastConformerOptions
-    from sortk.models.features import FeatureOptions
-    from sortk.models.sortformer import SortformerOptions
-    from sortk.models.transformer import TransformerOptions
-
-    encoder = FastConformerOptions(d_model=8, n_layers=1, n_heads=2, subsampling_channels=4, conv_kernel=3)
-    transformer = TransformerOptions(d_model=4, n_layers=1, n_heads=2, d_inner=8, dropout=0.0)
-    return random_sortformer(SortformerOptions(2, 0.0, FeatureOptions(n_mels=16), encoder, transformer))
-
-
-def _folder_seeds() -> list[Parts]:
-    from safetensors.torch import save
-
-    from sortk.models.diarizer import StreamingOptions
-
-    model = _tiny_sortformer()
-    weights = save(model.state_dict())
-    config = {"model": "sortformer", "options": model.options.to_json()}
-    configs = (config, config | {"streaming": vars(StreamingOptions())})
-    return [{"config.json": json.dumps(config).encode(), "model.safetensors": weights} for config in configs]
-
-
-def _read_folder(parts: Parts, folder: Path) -> object:
-    from sortk.inference.load import load_diarizer
-
-    _write(parts, folder)
-    return load_diarizer(folder)
-
-
-@cache
-def _tokenizer() -> bytes:
-    from sortk.formats.tokens import FILE_NAME, train_tokenizer
-
-    return train_tokenizer(["<spk0> well i <spk1> yes", "no <spk0> never"], 30, 2).contents[FILE_NAME]
-
-
-def _tokenizer_seeds() -> list[Parts]:
-    from sortk.formats.tokens import FILE_NAME, TokenizerSettings
-
-    config = {"tokenizer": TokenizerSettings().to_json()}
-    return [{"config.json": json.dumps(config).encode(), FILE_NAME: _tokenizer(), FILE: b"<spk0> yes <spk1> well no"}]
-
-
-def _read_tokenizer(parts: Parts, folder: Path) -> object:
-    """The settings, the text; the sentencepiece model itself is tried by `sentencepiece`."""
-    from sortk.formats.objects import decode
-    from sortk.formats.tokens import load_tokenizer
-
-    _write(parts, folder)
-    config = decode(parts["config.json"].decode("utf-8", "replace"), folder, None)
-    tokenizer = load_tokenizer(folder, config if isinstance(config, dict) else {})
-    try:
-        return tokenizer.decode(tokenizer.encode(parts[FILE].decode("utf-8", "replace")))
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None  # the caller knows which line of which file the text is of
-
-
-def _nemo_seeds() -> list[Parts]:
-    import torch
-    import yaml
-    from nemo_models import sortformer_config, sortformer_tensors
-
-    model = _tiny_sortformer()
-    file = io.BytesIO()
-    torch.save(sortformer_tensors(model), file)
-    with zipfile.ZipFile(file) as records:
-        data = {name.partition("/")[2]: records.read(name) for name in records.namelist()}
-    config = yaml.safe_dump(sortformer_config(model.options)).encode()
-    return [{"model_config.yaml": config, **data}]
-
-
-def _pack_nemo(parts: Parts) -> bytes:
-    """The parts of a checkpoint as torch packs them, in an archive as NVIDIA does."""
-    records, archive = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(records, "w") as file:
-        for name, data in parts.items():
-            if name != "model_config.yaml":
-                file.writestr(f"archive/{name}", data)
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, data in (
-            ("model_config.yaml", parts["model_config.yaml"]),
-            ("model_weights.ckpt", records.getvalue()),
-        ):
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            tar.addfile(header, io.BytesIO(data))
-    return archive.getvalue()
-
-
-def _archive_seeds() -> list[Parts]:
-    whole = _pack_nemo(_nemo_seeds()[0])
-    return [{FILE: whole}, {FILE: gzip.compress(whole)}]
-
-
-def _read_archive(path: Path) -> object:
-    from sortk.inference.load import load_diarizer
-
-    return load_diarizer(path)
-
-
-def _read_nemo(parts: Parts, folder: Path) -> object:
-    path = folder / "model.nemo"
-    path.write_bytes(_pack_nemo(parts))
-    return _read_archive(path)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Manifests that name what they should not
 
 PLACES = ("/dev/zero", "/dev/urandom", "/dev/full", "/dev/null", "/dev/stdin", "/proc/self/mem", "/proc/self/environ",
@@ -494,28 +373,28 @@ def _read_places(parts: Parts, folder: Path) -> object:
 
 
 TARGETS: Mapping[str, Target] = {
-    "rttm": Target(_texts(RTTM), _of_lines("rttm"), 20),
-    "uem": Target(_texts(UEM), _of_lines("uem"), 20),
-    "stm": Target(_texts(STM), _of_lines("stm"), 20),
-    "ctm": Target(_texts(CTM), _of_lines("ctm"), 20),
-    "seglst": Target(_texts(json.dumps([ENTRY, ENTRY | {"start_time": 0.25}])), _of_lines("seglst"), 20),
-    "manifest": Target(_jsons(SESSION, SESSION | {"session_id": "t", "x": [1]}), _of_lines("manifest"), 20),
-    "sources": Target(_jsons(SOURCE, SOURCE | {"utterance_id": "v"}), _of_lines("sources"), 20),
-    "mixlist": Target(_jsons(MIXTURE), _of_lines("mixlist"), 20),
+    "rttm": Target(_texts(RTTM), _of_lines("rttm"), 30),
+    "uem": Target(_texts(UEM), _of_lines("uem"), 30),
+    "stm": Target(_texts(STM), _of_lines("stm"), 30),
+    "ctm": Target(_texts(CTM), _of_lines("ctm"), 30),
+    "seglst": Target(_texts(json.dumps([ENTRY, ENTRY | {"start_time": 0.25}])), _of_lines("seglst"), 30),
+    "manifest": Target(_jsons(SESSION, SESSION | {"session_id": "t", "x": [1]}), _of_lines("manifest"), 30),
+    "sources": Target(_jsons(SOURCE, SOURCE | {"utterance_id": "v"}), _of_lines("sources"), 30),
+    "mixlist": Target(_jsons(MIXTURE), _of_lines("mixlist"), 30),
     "kaldi": Target(lambda: [KALDI], _read_kaldi),
     "lhotse": Target(
         lambda: [{"supervisions.jsonl.gz": json.dumps(SUPERVISION).encode(),
                   "recordings.jsonl.gz": json.dumps(RECORDING).encode()}], _read_lhotse),
     "gzip": Target(lambda: [{FILE: gzip.compress(RTTM.encode() * 3)}], _read_packed),
-    "textgrid": Target(_texts(TEXTGRID), _of_file(_read_textgrid), 20),
+    "textgrid": Target(_texts(TEXTGRID), _of_file(_read_textgrid), 30),
     "chat": _spoken_words("chat", CHAT),
     "ldc": _spoken_words("ldc", LDC),
-    "nxt xml": Target(_texts(NXT, LAUGHS), _of_file(_read_nxt), 20),
+    "nxt xml": Target(_texts(NXT, LAUGHS), _of_file(_read_nxt), 30),
     "sst": Target(_jsons(SST, SST | {"session_id": "t"}), _of_file(_read_sst, "sst.jsonl")),
     "postprocess": Target(_texts(POSTPROCESS), _of_file(_read_postprocess)),
-    "recipe": Target(_texts(RECIPE), _of_file(_read_recipe, "recipe.toml"), 6),
+    "recipe": Target(_texts(RECIPE), _of_file(_read_recipe, "recipe.toml"), 4),
     "set option": Target(_texts("simulate.overlap=0.3", "simulate.hours.train=2", "train_diar.phases.0.loop.steps=3",
-                           'train_diar.phases=[{name = "x"}]'), _read_override, 6),
+                           'train_diar.phases=[{name = "x"}]'), _read_override, 4),
     "validate": Target(_texts(RTTM, UEM, STM, CTM, json.dumps([ENTRY]), json.dumps(SESSION), json.dumps(SOURCE),
                               json.dumps(MIXTURE), json.dumps(SST), json.dumps(SUPERVISION)), _of_file(_validate),
                        seeds_are_valid=False),
@@ -525,8 +404,16 @@ TARGETS: Mapping[str, Target] = {
     "ogg": Target(_audio_seeds("OGG", ("VORBIS", "OPUS")), _of_file(_read_audio), 4),
     "sphere": Target(_sphere_seeds, _of_file(_read_audio, "a.sph"), 6, seeds_are_valid=False),
     "posteriors": Target(_array_seeds, _of_file(_read_posteriors, "a.npy"), 6),
-    "model folder": Target(_folder_seeds, _read_folder, 2),
-    "tokenizer": Target(_tokenizer_seeds, _read_tokenizer, 3),
-    "nemo archive": Target(_archive_seeds, _of_file(_read_archive, "a.nemo"), 2),
-    "nemo members": Target(_nemo_seeds, _read_nemo, 1),
+    "model folder": Target(models.folder_seeds, models.read_folder, 2),
+    "hugging face": Target(models.huggingface_seeds, models.read_folder, 2),
+    "tokenizer": Target(models.tokenizer_seeds, models.read_tokenizer, 3),
+    "nemo archive": Target(models.archive_seeds, _of_file(models.read_archive, "a.nemo"), 2),
+    "nemo members": Target(models.member_seeds, models.read_members, 1),
+    "nemotron": Target(models.nemotron_seeds, models.read_diarizer_parts, 1),
+    "asr archives": Target(models.asr_seeds, models.read_asr_parts, 1),
+    "hub cache": Target(commands.cache_seeds, commands.find_by_name, 4),
+    "markers": Target(commands.marker_seeds, commands.inspect_markers, 2),
+    "speakers": Target(commands.speaker_seeds, commands.compare_speakers, 1),
+    "words": Target(commands.word_seeds, commands.compare_words, 1),
+    "report": Target(commands.experiment_seeds, commands.report_experiment, 1),
 }  # fmt: skip
