@@ -212,7 +212,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path; it becomes `path` if the block succeeds, and is removed if not.
 
     A link stays a link: the file that it names is written. A device or a pipe (/dev/stdout, a FIFO, `>(command)`) is
-    sent what was written, when the block has succeeded.
+    sent what was written, when the block has succeeded; a terminal gets no control characters.
     An OSError that names the yielded path, or no file at all (a full disk), names `path` instead.
     """
     target = follow_links(path)
@@ -237,7 +237,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.replace(target)
         else:
             with temporary.open("rb") as source, _open_to_send(target) as sink:
-                shutil.copyfileobj(source, sink)
+                if sink.isatty():
+                    sink.write(printable(source.read().decode("utf-8", "replace")).encode())
+                else:
+                    shutil.copyfileobj(source, sink)
             temporary.unlink()
     except BaseException as error:
         with suppress(OSError):

@@ -381,7 +381,7 @@ def send_escapes(range_: Range) -> None:
             ("score", "compare", "--metric", "der", "--ref", ref, "--hyp", ref, "--hyp", stm),
             ("score", "cpwer", "--ref", stm, "--hyp", stm),
             ("report", "--ref", ref, "--hyp", ref, "--out", "page.html"),
-            ("convert", stm, "/dev/stdout", "--to", "seglst"),
+            ("convert", stm, "a.json", "--to", "seglst"),
             ("validate", ref, stm, manifest, folder),
             ("diarize", manifest, folder, "--model", DIARIZER),
             ("prepare", "sessions", "--corpus-dir", manifest, "--out", "data"),

@@ -292,6 +292,16 @@ for path in sys.argv[1:]:
 """
 
 
+def test_a_terminal_is_not_sent_what_it_would_obey() -> None:
+    leader, terminal = os.openpty()
+    try:
+        write_text(Path(os.ttyname(terminal)), "a \x1b[31m word\x9b\n")
+        assert os.read(leader, 100) == b"a \\u001b[31m word\\u009b\r\n"
+    finally:
+        os.close(leader)
+        os.close(terminal)
+
+
 @pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"])
 def test_standard_output_by_its_name(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-c", WRITER, name, name]
