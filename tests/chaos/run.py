@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -50,7 +50,9 @@ class State:
     attacks: dict[str, Count] = field(default_factory=dict)
 
     def save(self) -> None:
-        content = {name: value for name, value in asdict(self).items() if name != "path"}
+        content = {name: value for name, value in vars(self).items() if name != "path"}
+        content |= {"tallies": {name: vars(tally) for name, tally in self.tallies.items()}}
+        content |= {"attacks": {name: vars(count) for name, count in self.attacks.items()}}
         temporary = self.path.with_name(f"{self.path.name}.tmp")
         temporary.write_text(json.dumps(content), encoding="utf-8")
         temporary.replace(self.path)

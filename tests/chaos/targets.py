@@ -49,7 +49,7 @@ def _stage(
         reads=tuple(STAGE_FOLDERS[read] for read in reads),
         items=items,
         takes_jobs=takes_jobs,
-        looks=(("status", "--recipe", str(RECIPE), "--exp", "exp"), ("report", "--exp", "exp")),
+        looks=(("status", "--recipe", str(RECIPE), "--exp", "exp"), ("report", "--exp", "exp", "--out", "page.html")),
     )
 
 
