@@ -68,7 +68,7 @@ def huggingface_seeds() -> list[Parts]:
     from safetensors.torch import save
 
     from sortk.models.huggingface import NEMOTRON_NAMES
-    from sortk.models.nemo_names import name_tensor
+    from sortk.models.weights import name_tensor
 
     model = _tiny_nemotron()
     tensors = {}
@@ -94,6 +94,28 @@ def huggingface_seeds() -> list[Parts]:
     }
     config["streaming_config"] |= {"num_speakers": options.n_speakers}
     return [{"config.json": json.dumps(config).encode(), "model.safetensors": save(tensors)}]
+
+
+def huggingface_asr_seeds() -> list[Parts]:
+    """A Parakeet with its tokenizer.json, with a TDT and with a CTC head."""
+    import tempfile
+
+    _find_test_modules()
+    from test_huggingface import write_folder
+
+    found = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for kind in ("parakeet_tdt", "parakeet_ctc"):
+            folder = write_folder(Path(temporary) / kind, kind, TESTS / "fixtures" / "nemo2" / "tiny_tdt_ctc.nemo")
+            found.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    return found
+
+
+def read_asr_folder(parts: Parts, folder: Path) -> object:
+    from sortk.inference.load import load_asr
+
+    write_parts(parts, folder)
+    return load_asr(folder)
 
 
 def read_folder(parts: Parts, folder: Path) -> object:

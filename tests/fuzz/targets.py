@@ -406,6 +406,7 @@ TARGETS: Mapping[str, Target] = {
     "posteriors": Target(_array_seeds, _of_file(_read_posteriors, "a.npy"), 6),
     "model folder": Target(models.folder_seeds, models.read_folder, 2),
     "hugging face": Target(models.huggingface_seeds, models.read_folder, 2),
+    "hf parakeet": Target(models.huggingface_asr_seeds, models.read_asr_folder, 1),
     "tokenizer": Target(models.tokenizer_seeds, models.read_tokenizer, 3),
     "nemo archive": Target(models.archive_seeds, _of_file(models.read_archive, "a.nemo"), 2),
     "nemo members": Target(models.member_seeds, models.read_members, 1),
