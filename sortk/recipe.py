@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.corpora.registry import PrepareOptions
-from sortk.formats.files import check_file_name, quote
+from sortk.formats.files import check_file_name, quote, read_lines
 from sortk.formats.sst import SstOptions
 from sortk.options import describe_unknown, list_known, read_options
 from sortk.prepare.clean import CleanOptions
@@ -148,8 +148,9 @@ def _shipped_folders() -> list[Path]:
 
 def read_toml(path: Path) -> Table:
     """The content of a TOML file."""
+    text = "\n".join(line for _, line in read_lines(path))
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
     except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits

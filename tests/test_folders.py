@@ -347,7 +347,7 @@ def test_a_link_in_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
         build_folder(folder, FIRST, raise_interrupt)
     (folder.partial / "result.txt").unlink()
     (folder.partial / "result.txt").symlink_to(thesis)
-    with pytest.raises(ValueError, match=r"result\.txt is a link, and sortk makes none there"):
+    with pytest.raises(ValueError, match=r"result\.txt is a link; sortk makes none there"):
         build_folder(folder, FIRST, fill)
     assert thesis.read_text() == "forty pages" and build_folder(folder, FIRST, fill, force=True)
 

@@ -203,6 +203,36 @@ def test_the_password_of_a_database_is_written_nowhere(tmp_path: Path) -> None:
     assert "HUNTER2" not in "".join(plain.identity(tune).changes_since(old))
 
 
+def test_settings_from_a_device_without_an_end(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "zeros.toml").symlink_to("/dev/zero")
+    common = ("--train", tmp_path / "a.jsonl", "--valid", tmp_path / "a.jsonl", "--out", tmp_path / "out")
+    result = sortk("train-diar", *common, "--config", tmp_path / "zeros.toml")
+    assert result.exit_code == 1 and "zeros.toml: is a device, not a file" in result.output
+
+
+def test_an_input_is_not_replaced_by_a_page_or_scores(tmp_path: Path) -> None:
+    ref = tmp_path / "ref.rttm"
+    ref.write_text("SPEAKER s 1 0 5 <NA> <NA> a <NA> <NA>\n")
+    (tmp_path / "link").symlink_to("ref.rttm")
+    hyp = tmp_path / "hyp.rttm"
+    shutil.copy(ref, hyp)
+    files = ("--ref", ref, "--hyp", hyp)
+    for command in (("report", "--out"), ("score", "der", "--json"), ("score", "cpwer", "--json")):
+        result = sortk(*command, tmp_path / "link", *files)
+        assert result.exit_code == 1 and "which would be replaced; give another file to write" in result.output
+    assert ref.read_text() == hyp.read_text()
+
+
+def test_a_pipe_in_an_experiment_is_not_read(tmp_path: Path) -> None:
+    """Nobody writes into it: a run that reads it never ends."""
+    (tmp_path / "out.partial").mkdir()
+    os.mkfifo(tmp_path / "out.partial" / ".started.json")
+    espeak = ("prepare", "espeak", "--set", "espeak.speakers=6", "--set", "espeak.utterances_per_speaker=1")
+    result = sortk(*espeak, "--out", tmp_path / "out")
+    assert result.exit_code == 1 and ".started.json is damaged" in result.output
+
+
 def test_names_of_sets_as_they_are(tmp_path: Path) -> None:
     assert SimulateOptions(hours={"train-2spk": 1.0}).hours == {"train-2spk": 1.0}
 

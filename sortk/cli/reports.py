@@ -50,11 +50,12 @@ def report(
         return
     if ref is None or not hyps or out is None:
         raise click.UsageError("give --exp, or --ref, --hyp and --out")
-    from sortk.formats.files import atomic_text
+    from sortk.formats.files import atomic_text, check_other_file
     from sortk.options import read_options
     from sortk.report.comparison import format_comparison
     from sortk.scoring.der_counts import DerOptions
 
+    check_other_file(out, ref, *hyps, *([uem] if uem else []))
     options = read_options(DerOptions, given_only(given), "options")
     page = format_comparison(ref, hyps, uem, audio, options, f"sortk {shlex.join(sys.argv[1:])}")
     with atomic_text(out) as file:

@@ -102,6 +102,7 @@ def score_der(
     """
     from sortk.scoring.der import as_json, describe_settings, format_report
 
+    _check_json(json_path, ref, *hyps, *([uem] if uem else []))
     reports = _read_der(ref, hyps, uem, given)
     [first, *others] = reports.values()
     _write(json_path, reports, as_json)
@@ -129,6 +130,13 @@ def _note(reports: dict[str, Any]) -> None:
     for name, report in reports.items():
         for note in report.notes:
             logging.getLogger(__name__).warning("sortk: %s", f"{name}: {note}" if len(reports) > 1 else note)
+
+
+def _check_json(json_path: Path | None, *inputs: Path) -> None:
+    from sortk.formats.files import check_other_file
+
+    if json_path:
+        check_other_file(json_path, *inputs)
 
 
 def _write(json_path: Path | None, reports: dict[str, Any], as_json: Any) -> None:
@@ -234,6 +242,7 @@ def _score_words(
 ) -> None:
     from sortk.scoring.wer import as_json, describe_settings, format_report
 
+    _check_json(json_path, ref, *hyps)
     reports = _read_words(metric, ref, hyps, normalizer, settings)
     [first, *others] = reports.values()
     _write(json_path, reports, as_json)
@@ -301,6 +310,7 @@ def compare(
 
     if len(hyps) < 2:
         raise click.UsageError("a comparison needs two systems; give --hyp at least twice")
+    _check_json(json_path, ref, *hyps, *([uem] if uem else []))
     reports: dict[str, Any]
     if metric == "der":
         reports = _read_der(ref, hyps, uem, given)

@@ -14,7 +14,16 @@ from tempfile import TemporaryDirectory
 from sortk.formats import audio, ctm, kaldi, lhotse, manifest, rttm, seglst, stm
 from sortk.formats.annotation import session_segments
 from sortk.formats.detect import detect
-from sortk.formats.files import FormatError, check_file_name, files_in, is_file, is_token, quote, read_lines
+from sortk.formats.files import (
+    FormatError,
+    check_file_name,
+    check_other_file,
+    files_in,
+    is_file,
+    is_token,
+    quote,
+    read_lines,
+)
 from sortk.formats.outputs import check_replaceable, noting_outputs
 from sortk.records import Segment, Session
 
@@ -45,8 +54,8 @@ def convert(source: Path, target: Path, to: str, force: bool = False) -> None:
     """
     if to not in (*WRITERS, *CORPORA):
         raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
-    if not force and is_file(source) and is_file(target) and source.samefile(target):
-        raise ValueError(f"{target} is the file to convert; give another one to write, or use --force to replace it")
+    if not force:
+        check_other_file(target, source)
     material = load(source)
     try:
         _write(target, material, to, force)

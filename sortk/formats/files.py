@@ -251,6 +251,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise
 
 
+def check_other_file(target: Path, *sources: Path) -> None:
+    """Raise a ValueError if a file that is to be written is one of those that are read."""
+    for source in sources:
+        if is_file(source) and is_file(target) and source.samefile(target):
+            raise ValueError(f"{target} is the input {source}, which would be replaced; give another file to write")
+
+
 def own_path(path: Path) -> Path:
     """Return a path that sortk has chosen, in a folder that may be from elsewhere; ValueError if a link is there."""
     if path.is_symlink():

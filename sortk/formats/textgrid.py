@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.formats.files import MAX_SECONDS, FormatError, quote
+from sortk.formats.files import MAX_SECONDS, FormatError, is_device, quote
 
 _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<exists>|<absent>)')
 MAX_DIGITS = 12  # of a number of tiers or intervals
@@ -131,6 +131,8 @@ class _Values:
 
 
 def _decode(path: Path) -> str:
+    if is_device(path):
+        raise OSError(f"{path}: is a device, not a file")
     try:
         content = path.read_bytes()
     except FileNotFoundError:

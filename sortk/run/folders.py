@@ -194,7 +194,7 @@ def build_folder(
             raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
         if status.state != "partial" or force:
             _remove(folder.partial)
-        _check_no_links(folder)
+        _check_plain(folder)
         _remove_leftovers(folder)
         write_json(folder.started, identity.marker())
         verb = "goes on" if status.state == "partial" else "starts"
@@ -326,11 +326,13 @@ def _is_mount_point(path: Path) -> bool:
     return any(line.split()[4] == escaped for line in lines)
 
 
-def _check_no_links(folder: Folder) -> None:
+def _check_plain(folder: Folder) -> None:
     """Raise a ValueError if an unfinished folder, which may come from elsewhere, would have us write elsewhere."""
     for path in folder.partial.rglob("*"):
-        if path.is_symlink() and not path.is_relative_to(folder.jobs):  # submitit makes links
-            raise ValueError(f"{path} is a link, and sortk makes none there; remove it, or the folder {folder.partial}")
+        is_plain = not path.is_symlink() and (path.is_file() or path.is_dir())
+        if not is_plain and not path.is_relative_to(folder.jobs):  # submitit makes links
+            kind = "link" if path.is_symlink() else "pipe or a device"
+            raise ValueError(f"{path} is a {kind}; sortk makes none there: remove it, or the folder {folder.partial}")
 
 
 def _remove_leftovers(folder: Folder) -> None:
@@ -398,6 +400,8 @@ def _show(value: Any) -> str:
 
 def _read_marker(path: Path) -> dict[str, Any] | None:
     try:
+        if path.exists() and not path.is_file():  # in a folder from elsewhere, it could be a pipe
+            raise ValueError
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -86,7 +86,8 @@ def remove_brackets(text: str) -> str:
     text = IN_BRACKETS.sub("", text[:n_closed]) + text[n_closed:]
     n_closed = text.rfind(")") + 1
     text = IN_PARENTHESES.sub("", text[:n_closed]) + text[n_closed:]
-    return LONELY_BRACKETS.sub(" ", text)
+    # One space between words: whisper's patterns take time that is quadratic in the length of a gap.
+    return " ".join(LONELY_BRACKETS.sub(" ", text).split())
 
 
 def _check_digits(text: str) -> str:

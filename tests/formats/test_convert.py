@@ -70,7 +70,7 @@ def test_a_file_is_not_converted_into_itself(tmp_path: Path) -> None:
     rttm.write(tmp_path / "a.rttm", TIMES)
     (tmp_path / "link").symlink_to("a.rttm")
     for target in ("a.rttm", "link"):
-        with pytest.raises(ValueError, match="is the file to convert"):
+        with pytest.raises(ValueError, match="is the input .*, which would be replaced"):
             convert(tmp_path / "a.rttm", tmp_path / target, "stm")
     assert rttm.read(tmp_path / "a.rttm") == TIMES
     convert(tmp_path / "a.rttm", tmp_path / "a.rttm", "stm", force=True)

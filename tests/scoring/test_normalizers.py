@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sortk.scoring.normalizers import find_normalizer, remove_brackets
+from sortk.scoring.normalizers import NormalizerName, find_normalizer, remove_brackets
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_without_its_package_one_sentence_says_how_to_get_it(monkeypatch: pytest
     find_normalizer.cache_clear()
     with pytest.raises(ValueError, match=r'pip install "sortk\[wer\]"'):
         find_normalizer("whisper")
+
+
+@pytest.mark.parametrize("name", ["whisper", "chime8"])
+@pytest.mark.parametrize("text", ["[" * 200_000, " " * 200_000 + "x", "(" * 200_000 + "x"])
+def test_gaps_take_no_time(name: NormalizerName, text: str) -> None:
+    normalizer = find_normalizer(name)
+    began = time.process_time()
+    assert normalizer(text) == text.strip("[( ")
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "(" * 200_000, "[(" * 50_000 + "a]" + "<" * 100_000])
