@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +35,9 @@ LOCAL_FOLDER = Path("models")
 FOLDER_FILES = ("config.json", "model.safetensors")  # of a model that is not a .nemo file
 MORE_FOLDER_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer.json")  # which it may have
 
-_NAME = re.compile(r"(?P<repository>\w[\w.-]*/(?P<model>\w[\w.-]*))(?:@(?P<revision>\w[\w./-]*))?", re.ASCII)
+_NAME = re.compile(
+    r"(?P<repository>\w[\w.-]{0,95}/(?P<model>\w[\w.-]{0,95}))(?:@(?P<revision>\w[\w./-]{0,199}))?", re.ASCII
+)
 MAX_REF_BYTES = 200  # a commit has 40
 _COMMIT = re.compile(r"\w+", re.ASCII)
 
@@ -104,8 +107,9 @@ def find_model(name_or_path: str | Path) -> Path:
 
 def find_local(name_or_path: str | Path) -> Path | None:
     """Return the model of a path or name if it is on this machine."""
-    if Path(name_or_path).exists():
-        return Path(name_or_path)
+    with suppress(OSError):  # a name that no disk can hold
+        if Path(name_or_path).exists():
+            return Path(name_or_path)
     if str(name_or_path) == SHIPPED_NAME:
         return SHIPPED_MODEL
     named = _NAME.fullmatch(str(name_or_path))

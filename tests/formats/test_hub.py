@@ -135,6 +135,10 @@ def test_the_folder_models_comes_first(cache: Path) -> None:
     assert find_model(f"{NAME}@{NEW}").is_relative_to(cache)  # of those in ./models, the revision is not known
 
 
+def test_a_name_of_thousands_of_letters(cache: Path) -> None:
+    assert find_local("nvidia/" + "x" * 10_000) is None
+
+
 def test_paths_are_not_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("asked the network")
