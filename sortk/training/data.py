@@ -27,7 +27,7 @@ from sortk.prepare.librispeechmix import ListedMixtures
 from sortk.prepare.simulate import Simulator
 from sortk.records import Segment, Session
 from sortk.training.options import BatchLimit
-from sortk.training.targets import NOBODY, NOT_KNOWN, Clip, Example, Labels
+from sortk.training.targets import NO_SPEAKER, NOT_KNOWN, Clip, Example, Labels
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Batch:
     samples: Tensor  # (batch, samples)
     lengths: Tensor | None  # (batch,) samples of each example; None if nothing is padded
     targets: Tensor  # (batch, frames, speakers)
-    speakers: Tensor  # (batch, frames), NOBODY where nobody or more than one speaks, or it is not known who
+    speakers: Tensor  # (batch, frames), NO_SPEAKER where none or more than one speaks, or the name is unknown
     texts: tuple[str, ...] = ()
     tokens: Tensor | None = None  # (batch, n) of an ASR: prompt, text, end, and then NOT_KNOWN
     frame_tokens: Tensor | None = None  # (batch, frames) of an ASR
@@ -216,7 +216,7 @@ def collate(examples: Sequence[Example], n_in_all: int | None = None) -> Batch:
     n_rows = max(len(example.targets) for example in examples)
     samples = torch.zeros(len(examples), max(lengths))
     targets = torch.zeros(len(examples), n_rows, n_speakers)
-    speakers = torch.full((len(examples), n_frames), NOBODY)
+    speakers = torch.full((len(examples), n_frames), NO_SPEAKER)
     for row, example in enumerate(examples):
         samples[row, : len(example.samples)] = torch.from_numpy(example.samples)
         targets[row, : len(example.targets)] = torch.from_numpy(example.targets)

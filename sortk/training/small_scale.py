@@ -32,7 +32,7 @@ from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import name_voice
 from sortk.records import Session
 from sortk.training.data import Batch
-from sortk.training.targets import NOBODY
+from sortk.training.targets import NO_SPEAKER
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tu
     (batch, frames, d), (identities, d), (batch, frames) -> cross-entropy, the share of frames that are right, and the
     cosine of a frame and its speaker: means over the frames of each sample, then over the batch.
     """
-    known = speakers != NOBODY
+    known = speakers != NO_SPEAKER
     weights = (known / known.sum(dim=1, keepdim=True).clamp(min=1) / len(known))[known]
     embeddings, speakers = functional.normalize(embeddings[known].float(), dim=1), speakers[known]
     logits = COSINE_SCALE * embeddings @ functional.normalize(identities, dim=1).T
@@ -95,7 +95,7 @@ def fit_identities(model: DiarizerModel, teacher: Tensor, batches: Iterable[Batc
     model.eval()
     sums = teacher.new_zeros(len(teacher), model.embedding_size)
     for batch in batches:
-        known = batch.speakers != NOBODY
+        known = batch.speakers != NO_SPEAKER
         embeddings = functional.normalize(model.embed(batch.samples, batch.lengths)[known].float(), dim=1)
         sums.index_add_(0, batch.speakers[known], embeddings)
     met = sums.any(dim=1)

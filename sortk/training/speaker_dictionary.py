@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sortk.models.blocks import Blocks
 from sortk.training.losses import cut_targets
-from sortk.training.targets import NOBODY
+from sortk.training.targets import NO_SPEAKER
 
 WEIGHT = 0.03  # lambda: of this loss; diarization has 1 - lambda
 
@@ -28,15 +28,15 @@ class SpeakerDictionary(nn.Module):
         self.scale = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, chunks: Blocks, permutation: Tensor, targets: Tensor, speakers: Tensor) -> Tensor:
-        """Return the mean over outputs and chunks; outputs for nobody, or for a speaker of no name, count as 0.
+        """Return the mean over outputs and chunks; outputs without a speaker, or for one without a name, count as 0.
 
         `permutation`, (chunks, outputs), has the column of the targets, (batch, frames, columns), for each output;
         `speakers`, (batch, frames), who speaks alone.
         """
         names = name_columns(targets, speakers)[chunks.clip]
         is_present = (cut_targets(targets, chunks) != 0).any(dim=1)
-        names = names.masked_fill(~is_present, NOBODY).gather(1, permutation)
-        known = names != NOBODY
+        names = names.masked_fill(~is_present, NO_SPEAKER).gather(1, permutation)
+        known = names != NO_SPEAKER
         if not bool(known.any()):
             return 0.0 * (chunks.vectors.sum() + self.vectors.sum() + self.scale)
         # ||v - u||^2 = 2 - 2 v.u, as both have length 1.
@@ -46,10 +46,12 @@ class SpeakerDictionary(nn.Module):
 
 
 def name_columns(targets: Tensor, speakers: Tensor) -> Tensor:
-    """(batch, frames, columns), (batch, frames) -> (batch, columns): the number of each column's speaker, or NOBODY.
+    """(batch, frames, columns), (batch, frames) -> (batch, columns): the number of each column's speaker, or NO_SPEAKER.
 
     A speaker's number is known from the frames in which that speaker speaks alone.
     """
     alone = (targets != 0) & ((targets != 0).sum(dim=2, keepdim=True) == 1)
-    named = torch.where(alone, speakers[:, : targets.shape[1], None], torch.full_like(speakers[:, :1, None], NOBODY))
+    named = torch.where(
+        alone, speakers[:, : targets.shape[1], None], torch.full_like(speakers[:, :1, None], NO_SPEAKER)
+    )
     return named.amax(dim=1)

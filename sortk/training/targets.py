@@ -18,7 +18,7 @@ from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import FRAME_SECONDS, count_frames, count_rows
 from sortk.records import Segment, Session, arrival_order
 
-NOBODY = -1  # instead of a speaker's number
+NO_SPEAKER = -1  # instead of a speaker's number
 NOT_KNOWN = -100  # instead of a token: what cross_entropy leaves out
 
 Targets = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ class Example:
     name: str
     samples: Samples
     targets: Targets  # (rows of the model's output, speakers)
-    speakers: Numbers  # (frames,): which of all speakers of the training data speaks alone, or NOBODY
+    speakers: Numbers  # (frames,): which of all speakers of the training data speaks alone, or NO_SPEAKER
     text: str = ""
     tokens: Sequence[int] | None = None  # with prompt and end
     frame_tokens: Numbers | None = None  # (frames,): the token that is spoken, padding in silence, or NOT_KNOWN
@@ -120,8 +120,8 @@ class AsrLabels:
         else:
             frame_tokens = np.full(clip.n_frames, NOT_KNOWN)
         targets = self.speaker_targets(clip.segments, clip.words, clip.start, clip.n_frames)
-        nobody = np.full(clip.n_frames, NOBODY)
-        return Example(clip.name, clip.samples, targets, nobody, text, tokens, frame_tokens)
+        no_names = np.full(clip.n_frames, NO_SPEAKER)
+        return Example(clip.name, clip.samples, targets, no_names, text, tokens, frame_tokens)
 
     def tokenize(self, name: str, text: str) -> tuple[str, list[int]]:
         """Return the text to learn, and its tokens with prompt and end; `name` is for messages."""
@@ -196,9 +196,11 @@ def frame_targets(
 
 
 def frame_speakers(targets: Targets, names: Sequence[str], number_of: Mapping[str, int]) -> Numbers:
-    """(n_frames,): the number of the speaker where exactly one speaks, NOBODY elsewhere."""
-    numbers = np.array([number_of.get(name, NOBODY) for name in names] + [NOBODY] * (targets.shape[1] - len(names)))
-    return np.where(targets.sum(axis=1) == 1, numbers[targets.argmax(axis=1)], NOBODY)
+    """(n_frames,): the number of the speaker where exactly one speaks, NO_SPEAKER elsewhere."""
+    numbers = np.array(
+        [number_of.get(name, NO_SPEAKER) for name in names] + [NO_SPEAKER] * (targets.shape[1] - len(names))
+    )
+    return np.where(targets.sum(axis=1) == 1, numbers[targets.argmax(axis=1)], NO_SPEAKER)
 
 
 def _cover(covered: npt.NDArray[np.float64], start: float, end: float) -> None:

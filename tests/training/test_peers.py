@@ -12,7 +12,7 @@ from sortk.models.frames import SpeakerOutput
 from sortk.training.data import Batch, BatchLoader
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors
 from sortk.training.options import BatchLimit, TrainDiarOptions
-from sortk.training.targets import NOBODY
+from sortk.training.targets import NO_SPEAKER
 
 PITCHES = (110, 190, 330)  # Hz: the voices are hums
 
@@ -23,7 +23,7 @@ def make_batch(n_sessions: int = 8, n_frames: int = 100) -> Batch:
     time = np.arange(n_frames * 1280) / 16000
     samples = 0.01 * rng.standard_normal((n_sessions, len(time)))
     targets = np.zeros((n_sessions, n_frames, 3), np.float32)
-    speakers = np.full((n_sessions, n_frames), NOBODY)
+    speakers = np.full((n_sessions, n_frames), NO_SPEAKER)
     for row in range(n_sessions):
         voices = rng.permutation(3)[: 2 + row % 2]
         start = 5
@@ -33,7 +33,7 @@ def make_batch(n_sessions: int = 8, n_frames: int = 100) -> Batch:
             start = min(end + rng.integers(-4, 5), n_frames - 1)
         for voice, pitch in enumerate(PITCHES):
             samples[row] += 0.1 * np.sign(np.sin(2 * np.pi * pitch * time)) * targets[row, :, voice].repeat(1280)
-        speakers[row] = np.where(targets[row].sum(axis=1) == 1, targets[row].argmax(axis=1), NOBODY)
+        speakers[row] = np.where(targets[row].sum(axis=1) == 1, targets[row].argmax(axis=1), NO_SPEAKER)
         by_arrival = np.argsort([column.argmax() if column.any() else n_frames for column in targets[row].T])
         targets[row] = targets[row][:, by_arrival]
     return Batch(

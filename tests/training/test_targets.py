@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sortk.records import Segment
-from sortk.training.targets import NOBODY, frame_speakers, frame_targets
+from sortk.training.targets import NO_SPEAKER, frame_speakers, frame_targets
 
 
 def segment(speaker: str, start: float, end: float) -> Segment:
@@ -55,5 +55,5 @@ def test_the_frames_agree_with_counting_milliseconds(offset: float) -> None:
 
 def test_who_speaks_alone() -> None:
     targets = np.array([[1, 0], [1, 1], [0, 1], [0, 0]], np.float32)
-    assert frame_speakers(targets, ["x", "y"], {"x": 7, "y": 3}).tolist() == [7, NOBODY, 3, NOBODY]
-    assert frame_speakers(targets, ["x", "y"], {"x": 7}).tolist() == [7, NOBODY, NOBODY, NOBODY]
+    assert frame_speakers(targets, ["x", "y"], {"x": 7, "y": 3}).tolist() == [7, NO_SPEAKER, 3, NO_SPEAKER]
+    assert frame_speakers(targets, ["x", "y"], {"x": 7}).tolist() == [7, NO_SPEAKER, NO_SPEAKER, NO_SPEAKER]
