@@ -46,7 +46,7 @@ class SpeakerDictionary(nn.Module):
 
 
 def name_columns(targets: Tensor, speakers: Tensor) -> Tensor:
-    """(batch, frames, columns), (batch, frames) -> (batch, columns): the number of each column's speaker, or NO_SPEAKER.
+    """(batch, frames, columns), (batch, frames) -> (batch, columns): each column's speaker, or NO_SPEAKER.
 
     A speaker's number is known from the frames in which that speaker speaks alone.
     """
