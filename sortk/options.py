@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import json
@@ -88,13 +89,18 @@ class Options:
     """Base of option dataclasses. A subclass with rules of its own calls super().__post_init__() first."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _type_hints(type(self))
         for entry in dataclasses.fields(typing.cast(Any, self)):
             value = getattr(self, entry.name)
             if "range" in entry.metadata:
                 _check_range(entry.name, value, entry.metadata["range"])
             if typing.get_origin(hints[entry.name]) is Literal and value not in typing.get_args(hints[entry.name]):
                 raise ValueError(_must_be_one_of(entry.name, hints[entry.name], value))
+
+
+@functools.cache  # a recipe with many variants is read thousands of times
+def _type_hints(options: type) -> dict[str, Any]:
+    return typing.get_type_hints(options)
 
 
 def _check_range(name: str, value: Any, allowed: Range) -> None:
@@ -112,7 +118,7 @@ def read_options(options: type[T], table: Any, where: str) -> T:
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {quote(table)}")
-    hints = typing.get_type_hints(options)
+    hints = dict(_type_hints(options))
     values: dict[str, Any] = {}
     if field_of_tables := getattr(options, "TABLES", ""):
         hint = hints.pop(field_of_tables)
