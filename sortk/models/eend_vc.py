@@ -4,7 +4,7 @@ K. Kinoshita, M. Delcroix, N. Tawara: "Integrating end-to-end neural and cluster
 of both worlds", ICASSP 2021; "Advances in integration ... for real conversational speech", Interspeech 2021. With WavLM
 in place of log-mel features: S. Chen et al., "WavLM", 2022 ("WavLM-L+EEND-VC" in Table 1).
 
-A recording is cut into chunks of 15 s (30 s in inference). In each chunk, with e_t = Encoder(X)_t,
+A recording is cut into chunks of up to 15 s (30 s in inference). In each chunk, with e_t = Encoder(X)_t,
 
     p_{k,t} = sigmoid(w_k . e_t + b_k)                                  k = 1 ... K, at most K speakers in a chunk
     z_{k,t} = W_k e_t,   z_k = sum_t p_{k,t} z_{k,t} / ||z_{k,t}||,   v_k = z_k / ||z_k||
@@ -128,7 +128,10 @@ class EendVc(EendEncoder):
 
     def diarize_chunks(self, samples: Tensor, lengths: Tensor | None) -> tuple[Blocks, Tensor, Tensor]:
         """(batch, samples), (batch,) -> the chunks, their embeddings (chunks, size, d), and which of all they are."""
-        size = self.options.chunk if self.training else self.options.inference_chunk
+        n_frames = count_frames(samples.shape[1])
+        size = min(self.options.inference_chunk, n_frames)
+        if self.training:  # chunks of equal length, up to 15 s: nothing is computed for padding
+            size = -(-n_frames // -(-n_frames // self.options.chunk))
         if self.front_end is None:
             mel, mel_lengths = self.features(samples, lengths)
             if mel_lengths is not None:
@@ -136,7 +139,6 @@ class EendVc(EendEncoder):
             cut = cut_blocks(stack_context(mel, self.context), mel_lengths, size)
             frames = cut.frames
         else:
-            n_frames = count_frames(samples.shape[1])
             samples = functional.pad(samples, (0, max(n_frames * FRAME_SAMPLES - samples.shape[1], 0)))
             in_frames = samples[:, : n_frames * FRAME_SAMPLES].unflatten(1, (n_frames, FRAME_SAMPLES))
             cut = cut_blocks(in_frames, None if lengths is None else count_frames(lengths), size)

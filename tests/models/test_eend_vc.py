@@ -57,6 +57,14 @@ def test_a_vector_is_a_weighted_mean() -> None:
     torch.testing.assert_close(chunks.vectors[0, 0], expected / expected.norm())
 
 
+def test_how_a_clip_is_cut() -> None:
+    """In training, 25 frames are four chunks of up to 8: 7, 7, 7, 4. In inference, chunks of 10: 10, 10, 5."""
+    model, samples = EendVc(LOG_MEL), torch.randn(1, 32000)
+    assert model.diarize_chunks(samples, None)[0].lengths.tolist() == [7, 7, 7, 4]
+    assert model.eval().diarize_chunks(samples, None)[0].lengths.tolist() == [10, 10, 5]
+    assert model.diarize_chunks(samples[:, :3000], None)[0].logits.shape == (1, 3, 3)
+
+
 def test_chunks_are_joined_by_distance() -> None:
     """Two chunks with two speakers, swapped; then one who is silent, and a new one: 60 degrees are a distance of 1."""
     vectors = torch.stack([unit(0, 90), unit(100, 5), unit(0, 200)])

@@ -50,8 +50,7 @@ LEARNERS = [
     ("aed-eend", 75),
     ("aed-eend-ee", 75),
     ("eend-gla", 125),
-    ("eend-vc", 150),
-    ("wavlm-eend-vc", 150),
+    ("eend-vc", 100),
 ]
 
 
