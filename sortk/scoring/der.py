@@ -22,7 +22,6 @@ from sortk.formats.files import files_in, quote
 from sortk.records import Region, Segment, Session
 from sortk.scoring.bootstrap import N_DRAWS, bootstrap
 from sortk.scoring.der_counts import DerCounts, DerOptions, ErrorSeconds
-from sortk.scoring.der_pyannote import count_errors
 from sortk.scoring.intervals import prepare_reference, tabulate_segments
 from sortk.scoring.sessions import check_case, name_sessions, note_sessions
 from sortk.scoring.tables import TableFormat, format_table, percent
@@ -94,7 +93,9 @@ def score_der(
     if options.scorer == "pyannote":
         # The seconds are its own; what it has no notion of (regions, numbers of speakers) is that of the fast scorer.
         counts = [
-            replace(count, errors=count_errors(reference[n], hypothesis[n], regions[n] if regions else None, options))
+            replace(
+                count, errors=count_by_pyannote(reference[n], hypothesis[n], regions[n] if regions else None, options)
+            )
             for n, count in enumerate(counts)
         ]
     if not sum(count.errors.scored for count in counts):
@@ -102,6 +103,42 @@ def score_der(
     sessions = (SessionDer(name, count, name in hypotheses) for name, count in zip(chosen, counts, strict=True))
     source = _describe_uem(options) if uem is None else "given"
     return DerReport(options, source, tuple(sessions), tuple(notes))
+
+
+def count_by_pyannote(
+    reference: Sequence[Segment], hypothesis: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
+) -> ErrorSeconds:
+    """Return the seconds of error of one session by pyannote.metrics, which the paper reports.
+
+    Without a UEM, all time in which either side has speech is scored.
+    """
+    from pyannote.core import Segment as Span  # noqa: PLC0415 - three seconds to import
+    from pyannote.core import Timeline  # noqa: PLC0415
+    from pyannote.metrics.diarization import DiarizationErrorRate  # noqa: PLC0415
+
+    scored = uem if uem is not None else [*reference, *hypothesis]
+    timeline = Timeline(Span(part.start, part.end) for part in scored if part.end > part.start).support()
+    if uem is None:
+        timeline = Timeline([timeline.extent()] if timeline else [])
+    if not timeline:
+        return ErrorSeconds()
+    # It takes the whole width of a collar; ours is NIST's, on each side.
+    metric = DiarizationErrorRate(collar=2 * options.collar, skip_overlap=options.skip_overlap)
+    found = metric(_annotate(reference), _annotate(hypothesis), uem=timeline, detailed=True)
+    return ErrorSeconds(found["total"], found["missed detection"], found["false alarm"], found["confusion"])
+
+
+def _annotate(segments: Sequence[Segment]) -> Any:
+    """Return the segments in pyannote's form; `support` merges what overlaps or touches of one speaker, else it would
+    count twice."""
+    from pyannote.core import Annotation  # noqa: PLC0415
+    from pyannote.core import Segment as Span  # noqa: PLC0415
+
+    found = Annotation()
+    for track, segment in enumerate(segments):
+        if segment.duration > 0:
+            found[Span(segment.start, segment.end), track] = segment.speaker
+    return found.support()
 
 
 MAX_EXTENSION = 0.5  # seconds by which md-eval extends a zone that is not scored

@@ -100,6 +100,27 @@ def test_a_broken_list_names_its_line(tmp_path: Path, line: str, reason: str) ->
         mixlist.read(path)
 
 
+def test_words_of_a_speaker_are_joined() -> None:
+    """Three digits of each speaker follow one another without a gap; the next speaker starts half a second later."""
+    sources = [
+        Source(f"{speaker}{n}", Path(f"{speaker}.wav"), offset=n, duration=0.5 + n / 10, speaker=speaker, text=str(n))
+        for speaker in "abc"
+        for n in range(4)
+    ]
+    mixtures = [RandomMixtures(sources, 0, "train", n_joined=3).draw(index) for index in range(20)]
+    for mixture in mixtures:
+        by_speaker: dict[str, list[mixlist.Delayed]] = {}
+        for utterance in mixture.utterances:
+            by_speaker.setdefault(utterance.speaker, []).append(utterance)
+        for own in by_speaker.values():
+            assert len(own) == 3
+            for before, after in pairwise(own):
+                assert after.delay == pytest.approx(before.delay + before.duration)
+        starts = [own[0].delay for own in by_speaker.values()]
+        assert all(later - earlier >= 0.5 for earlier, later in pairwise(starts))
+    assert {len({part.speaker for part in mixture.utterances}) for mixture in mixtures} == {1, 2, 3}
+
+
 def test_random_mixtures_become_the_set_of_their_split(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sources = []

@@ -12,8 +12,8 @@ from pyannote.core import Segment as Span
 from pyannote.metrics.diarization import JaccardErrorRate
 
 from sortk.records import Region, Segment
+from sortk.scoring.der import count_by_pyannote
 from sortk.scoring.der_counts import DerCounts, DerOptions
-from sortk.scoring.der_pyannote import count_errors
 from sortk.scoring.intervals import SESSION_US, prepare_reference, tabulate_segments
 
 # Hundredths of a second: boundaries of both sides often fall together, and segments are often empty.
@@ -50,7 +50,7 @@ def test_one_session_is_as_pyannote_says(
 ) -> None:
     reference, hypothesis = session
     [found] = prepare_reference([reference], uem and [uem], options).score(tabulate_segments([hypothesis]))
-    expected = count_errors(reference, hypothesis, uem, options)
+    expected = count_by_pyannote(reference, hypothesis, uem, options)
     for name in ("scored", "miss", "false_alarm", "confusion"):
         assert getattr(found.errors, name) == pytest.approx(getattr(expected, name), abs=1e-6), name
     assert sum(found.regions.values(), type(expected)()) == found.errors

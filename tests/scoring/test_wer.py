@@ -8,7 +8,7 @@ import pytest
 
 from sortk.edits import WordErrors
 from sortk.records import Segment
-from sortk.scoring import wer_counts
+from sortk.scoring import wer as scoring_wer
 from sortk.scoring.wer import Metric, WerOptions, WerReport, as_json, format_report, score_words
 from sortk.scoring.wer_transcripts import Transcripts
 
@@ -206,7 +206,7 @@ def test_orcwer_of_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
         count(crowd(1), crowd(11), "orcwer")
     assert count(crowd(30), crowd(1), "orcwer") == WordErrors(60, deletions=58)
     # Two streams of two words and two segments: 2 x 3 x 3 cells.
-    monkeypatch.setattr(wer_counts, "MAX_ORC_CELLS", 17)
+    monkeypatch.setattr(scoring_wer, "MAX_ORC_CELLS", 17)
     with pytest.raises(ValueError, match=r"would need 1\.8e\+01 cells.*score cpwer or tcpwer"):
         count(crowd(2), crowd(2), "orcwer")
 
