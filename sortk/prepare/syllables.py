@@ -98,13 +98,6 @@ def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
     raise ValueError(f"unknown rule {rule!r} for word times; rules: {', '.join(get_args(Rule))}")
 
 
-def count_syllables(word: str, lang: str = "en_US", rule: Rule = "syllables") -> int:
-    """Return the number of spoken syllables of a word, or the paper's count (`hyphenation`); at least one."""
-    if rule not in ("syllables", "hyphenation"):
-        raise ValueError(f"rule {rule!r} does not count syllables; rules that do: syllables, hyphenation")
-    return int(weigh_word(word, lang, rule))
-
-
 @cache
 def find_language(lang: str) -> str:
     """Return pyphen's name of a language: en-us is en_US, de_LU is de. Raise ValueError for an unknown language."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sortk.prepare.syllables import (
     Rule,
     approximate_word_times,
-    count_syllables,
     find_language,
     read_aloud,
     weigh_word,
@@ -92,7 +91,9 @@ def test_words_fill_the_segment_in_order(words: list[str], start: float, seconds
     ],
 )
 def test_english(n_syllables: int, words: str) -> None:
-    assert {word: count_syllables(word) for word in words.split()} == dict.fromkeys(words.split(), n_syllables)
+    assert {word: weigh_word(word, rule="syllables") for word in words.split()} == dict.fromkeys(
+        words.split(), n_syllables
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,14 +148,14 @@ def test_reading_aloud(word: str, said: str) -> None:
     [("1999", 5), ("3.5", 3), ("24th", 3), ("W", 3), ("TV", 2), ("U.S.", 2), ("NVIDIA", 4), ("café", 2), ("naïve", 2)],
 )
 def test_odd_english_words(word: str, n_syllables: int) -> None:
-    assert count_syllables(word) == n_syllables
+    assert weigh_word(word, rule="syllables") == n_syllables
 
 
 @pytest.mark.parametrize("word", ["", " ", "-", "...", "?!", "hmm", "brr", "nth", "_", "♪", "\u0301"])
 @pytest.mark.parametrize("lang", ["en_US", "de", "ru"])
 def test_at_least_one_syllable(word: str, lang: str) -> None:
-    assert count_syllables(word, lang) == 1
-    assert count_syllables(word, lang, "hyphenation") == 1
+    assert weigh_word(word, lang, "syllables") == 1
+    assert weigh_word(word, lang, "hyphenation") == 1
     assert all(weigh_word(word, lang, rule) >= 1 for rule in RULES)
 
 
@@ -192,13 +193,13 @@ def test_at_least_one_syllable(word: str, lang: str) -> None:
     ],
 )
 def test_other_languages_and_scripts(lang: str, word: str, n_syllables: int) -> None:
-    assert count_syllables(word, lang) == n_syllables
+    assert weigh_word(word, lang, "syllables") == n_syllables
 
 
 def test_the_plain_rule_is_pyphens() -> None:
     for word in ("well", "idea", "banana", "conversation", "area"):
-        assert count_syllables(word, rule="hyphenation") == pyphen.Pyphen(lang="en_US").inserted(word).count("-") + 1
-    assert count_syllables("“conversation,”", rule="hyphenation") == 4
+        assert weigh_word(word, rule="hyphenation") == pyphen.Pyphen(lang="en_US").inserted(word).count("-") + 1
+    assert weigh_word("“conversation,”", rule="hyphenation") == 4
 
 
 @settings(deadline=None)  # the first word of a language loads its dictionary
@@ -227,5 +228,3 @@ def test_an_unknown_language_is_named_with_close_ones(lang: str, close: str) -> 
 def test_an_unknown_rule_is_named() -> None:
     with pytest.raises(ValueError, match=r"unknown rule 'vowels'.*sounds, syllables, hyphenation, letters"):
         weigh_word("a", rule="vowels")
-    with pytest.raises(ValueError, match="'letters' does not count syllables"):
-        count_syllables("a", rule="letters")
