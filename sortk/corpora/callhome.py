@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files
-from sortk.corpora.telephone import index_audio, name_speakers, need_audio
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files, index_audio, name_speakers, need_audio
 from sortk.formats import audio, rttm
 from sortk.formats.files import read_lines
 from sortk.records import RunJobs, Segment

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files, need_file
-from sortk.corpora.telephone import name_speakers
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files, name_speakers, need_file
 from sortk.formats import audio, rttm, uem
 from sortk.records import RunJobs
 

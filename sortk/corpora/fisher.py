@@ -15,8 +15,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from sortk.corpora.sessions import Parts, Published, RecordedSession, find_files
-from sortk.corpora.telephone import TelephoneCall, index_audio, name_speakers, need_audio
+from sortk.corpora.sessions import (
+    Parts,
+    Published,
+    RecordedSession,
+    TelephoneCall,
+    find_files,
+    index_audio,
+    name_speakers,
+    need_audio,
+)
 from sortk.formats import audio, ldc
 from sortk.records import RunJobs
 

@@ -9,17 +9,18 @@ uem/<id>.uem        what is scored, if not all of it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sortk.formats import manifest, rttm, seglst, uem
+from sortk.formats import audio, manifest, rttm, seglst, uem
 from sortk.formats.files import check_file_name
 from sortk.records import Region, RunJobs, Segment, Session
 
 MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
 ROUNDING_HOURS = 0.06  # ... which are often rounded to a tenth
+PACKED_SUFFIX = ".sph"
 CORPUS_KEY = "corpus"  # in a line of a manifest
 
 
@@ -38,6 +39,15 @@ class RecordedSession:
     regions: tuple[Region, ...] = ()  # what is scored; empty: all of it
     offset: float = 0.0  # where an excerpt begins
     corpus: str = ""  # the name by which stage 2 chooses what to refine, and how many samples to take
+
+
+@dataclass(frozen=True, slots=True)
+class TelephoneCall:
+    """One telephone call on disk."""
+
+    session_id: str
+    audio_path: Path
+    transcript: Path
 
 
 Parts = dict[str, list[RecordedSession]]
@@ -86,6 +96,31 @@ def find_files(corpus_dir: Path) -> list[Path]:
 
     seen: set[Path] = set()
     return sorted(walk(corpus_dir))
+
+
+def index_audio(files: Iterable[Path]) -> dict[str, Path]:
+    """Return the audio files by their names without suffix. An unpacked file is preferred to the .sph beside it."""
+    found: dict[str, Path] = {}
+    for path in files:
+        if path.suffix.lower() not in audio.SUFFIXES:
+            continue
+        if path.stem not in found or found[path.stem].suffix.lower() == PACKED_SUFFIX:
+            found[path.stem] = path
+    return found
+
+
+def need_audio(found: Mapping[str, Path], name: str, corpus_dir: Path) -> Path:
+    """Return the audio of that name; raise FileNotFoundError if there is none."""
+    if name not in found:
+        raise FileNotFoundError(
+            f"{corpus_dir}: no {name}.sph (nor {name}.wav or .flac) in this folder or below; is the corpus complete?"
+        )
+    return found[name]
+
+
+def name_speakers(turns: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Return the turns with speaker names that are unique among sessions: A of one call is not A of the next."""
+    return tuple(replace(turn, speaker=f"{turn.session_id}-{turn.speaker}") for turn in turns)
 
 
 def find_parts(audio_of: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, Path]]:

@@ -8,11 +8,10 @@ The audio may also be beside the RTTM files, or in dev/audio/ and test/audio/. T
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, read_sessions
+from sortk.corpora.sessions import Parts, Published, RecordedSession, find_parts, name_speakers, read_sessions
 from sortk.formats import audio, rttm
 from sortk.formats.files import FormatError
 from sortk.records import RunJobs
@@ -40,8 +39,7 @@ def read_clip(corpus_dir: Path, clip: str, audio_path: Path) -> RecordedSession:
     for segment in segments:
         if segment.session_id != clip:
             raise FormatError(path, None, f"has a segment of another clip, {segment.session_id}")
-    named = tuple(replace(segment, speaker=f"{clip}-{segment.speaker}") for segment in segments)
-    return RecordedSession(clip, audio_path, audio.info(audio_path).seconds, named)
+    return RecordedSession(clip, audio_path, audio.info(audio_path).seconds, name_speakers(segments))
 
 
 def _find_clips(corpus_dir: Path, part: str) -> dict[str, Path]:

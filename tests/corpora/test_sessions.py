@@ -1,4 +1,4 @@
-"""Files by name, wherever they lie."""
+"""Files by name, in any folder; names of speakers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.corpora.sessions import find_files
-from sortk.corpora.telephone import index_audio, name_speakers, need_audio
+from sortk.corpora.sessions import find_files, index_audio, name_speakers, need_audio
 from sortk.records import Segment
 
 
