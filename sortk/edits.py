@@ -25,6 +25,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sortk.records import Counts
+
 Pairs = list[tuple[int | None, int | None]]
 """Indices of a word of the reference and of one of the hypothesis; None where one has no partner."""
 
@@ -36,21 +38,13 @@ Words = TypeVar("Words")
 
 
 @dataclass(frozen=True, slots=True)
-class WordErrors:
+class WordErrors(Counts):
     """Counts that add up."""
 
     words: int = 0  # of the reference
     substitutions: int = 0
     insertions: int = 0
     deletions: int = 0
-
-    def __add__(self, other: WordErrors) -> WordErrors:
-        return WordErrors(
-            self.words + other.words,
-            self.substitutions + other.substitutions,
-            self.insertions + other.insertions,
-            self.deletions + other.deletions,
-        )
 
     @property
     def wrong(self) -> int:

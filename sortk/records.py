@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 SAMPLE_RATE = 16_000
 """Samples per second of all audio that models and speech detectors process."""
@@ -23,6 +23,14 @@ def name_work(work: Callable[..., Any]) -> str:
     """Return the name of a job's function in words, for progress bars and Slurm jobs."""
     function = work.func if isinstance(work, partial) else work
     return str(getattr(function, "__name__", "work")).strip("_").replace("_", " ")
+
+
+class Counts:
+    """Base of dataclasses whose fields add up, such as the summaries of sessions."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [entry.name for entry in fields(self)]  # type: ignore[arg-type]
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

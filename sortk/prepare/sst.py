@@ -18,7 +18,7 @@ from sortk.formats import objects, seglst
 from sortk.formats.files import FormatError, files_in, quote
 from sortk.formats.sst import SstOptions, build_sst, strip_tokens
 from sortk.prepare.timestamps import group_sessions
-from sortk.records import RunJobs, Segment, Session
+from sortk.records import Counts, RunJobs, Segment, Session
 
 EDGE_SECONDS = 0.001  # a word that sticks out of a window by less is rounded, not cut
 
@@ -51,17 +51,12 @@ def cut_window(
 
 
 @dataclass(frozen=True, slots=True)
-class SstSummary:
-    """Counts of serialized sessions; summaries add up."""
+class SstSummary(Counts):
+    """Counts of serialized sessions."""
 
     sessions: int = 0
     words: int = 0
     empty_sessions: tuple[str, ...] = ()  # left out: without words
-
-    def __add__(self, other: SstSummary) -> SstSummary:
-        return SstSummary(
-            self.sessions + other.sessions, self.words + other.words, self.empty_sessions + other.empty_sessions
-        )
 
     def to_json(self) -> dict[str, Any]:
         return {"sessions": self.sessions, "words": self.words, "empty_sessions": list(self.empty_sessions)}

@@ -19,7 +19,7 @@ from sortk.formats import seglst
 from sortk.formats.files import check_file_name, files_in, quote
 from sortk.options import Options
 from sortk.prepare.syllables import Rule, find_language, find_word_edges
-from sortk.records import RunJobs, Segment
+from sortk.records import Counts, RunJobs, Segment
 
 MIN_WORD_SECONDS = 0.001  # on average over a segment; less is an error in its times, and would be rounded to 0
 
@@ -37,23 +37,14 @@ class TimestampOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampSummary:
-    """Counts of segments and words; summaries add up."""
+class TimestampSummary(Counts):
+    """Counts of segments and words."""
 
     sessions: int = 0
     segments: int = 0
     words: int = 0
     words_kept: int = 0  # alone in their segment, so with its times
     empty_segments: int = 0  # without text
-
-    def __add__(self, other: TimestampSummary) -> TimestampSummary:
-        return TimestampSummary(
-            self.sessions + other.sessions,
-            self.segments + other.segments,
-            self.words + other.words,
-            self.words_kept + other.words_kept,
-            self.empty_segments + other.empty_segments,
-        )
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)

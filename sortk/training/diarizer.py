@@ -24,6 +24,7 @@ from sortk.models.eend import EendOptions
 from sortk.models.eend_vc import EendVc
 from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.sortformer import SIZES
+from sortk.records import Counts
 from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
 from sortk.training.loop import Task
 from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
@@ -200,7 +201,7 @@ class DiarizerTask(Task):
 
 
 @dataclass(frozen=True)
-class FrameErrors:
+class FrameErrors(Counts):
     """Counts that add up over sessions."""
 
     spoken: float = 0.0  # speaker frames in the reference
@@ -208,15 +209,6 @@ class FrameErrors:
     wrong_unmapped: float = 0.0  # with output k taken for the k-th speaker to arrive
     n_sessions: float = 0.0
     n_in_order: float = 0.0
-
-    def __add__(self, other: FrameErrors) -> FrameErrors:
-        return FrameErrors(
-            self.spoken + other.spoken,
-            self.wrong + other.wrong,
-            self.wrong_unmapped + other.wrong_unmapped,
-            self.n_sessions + other.n_sessions,
-            self.n_in_order + other.n_in_order,
-        )
 
     @property
     def der(self) -> float:
