@@ -101,8 +101,8 @@ def diarize(
     """Find out who spoke when.
 
     FILE is an audio file, a folder of them, a manifest, or `-`: raw samples from standard input (signed 16 bits, 16
-    kHz, mono), whose lines are printed as they become final. Recordings of any length, rate and number of channels
-    will do; beyond ten minutes they are heard step by step, in bounded memory.
+    kHz, mono), whose lines are printed as they become final. Recordings may have any length, rate and number
+    of channels; those longer than ten minutes are processed in chunks with a speaker cache, in bounded memory.
 
     Example: sortk diarize meeting.wav > meeting.rttm
     """
@@ -165,7 +165,7 @@ def diarize(
     required=True,
     help="The ASR (Parakeet, Canary, ...): a model folder, a .nemo file, or a name: see `sortk models`.",
 )
-@click.option("--diarizer", type=MODEL, help="Tells the speakers apart: a model folder, a .nemo file or a name.")
+@click.option("--diarizer", type=MODEL, help="The diarizer: a model folder, a .nemo file or a name.")
 @click.option("--out-dir", type=FILE, help="Write a file for each recording here, not to standard output.")
 @click.option(
     "--format",
@@ -266,10 +266,10 @@ def transcribe(
 @click.option("--out", type=FILE, required=True, help="The model folder to write.")
 @with_verbosity
 def import_nemo(file: Path, out: Path) -> None:
-    """Turn a checkpoint of NVIDIA's into a model folder.
+    """Convert a checkpoint of NVIDIA's to a model folder.
 
-    It may be a Sortformer, Nemotron, NEST, Canary or Parakeet. Wherever a model is asked for, the .nemo file itself
-    also works; a model folder loads faster. Nothing in the file is executed.
+    It may be a Sortformer, Nemotron, NEST, Canary or Parakeet, as a .nemo file or a Hugging Face folder. Every --model
+    option also accepts the file itself; a model folder loads faster. Nothing in the file is executed.
 
     Example: sortk import-nemo diar_sortformer_4spk-v1.nemo --out models/sortformer
     """

@@ -1,8 +1,7 @@
 """Model folders: config.json (what to build) and model.safetensors (its weights); nothing that could run code.
 
-config.json also holds what is nobody else's business: `format`, the version of such folders, `sha256`, that of the
-weights' file, and `files_sha256`, those of the tokenizers. Older folders lack
-them, and are read as they are.
+config.json also holds what only this module uses: `format`, the version of such folders, `sha256` of the weights' file,
+and `files_sha256` of the tokenizers. Older folders lack them and are read without these checks.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ SST_LEVEL = "sst_level"  # in config.json of an ASR: the level of the transcript
 
 
 def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Writes a model folder. The tokenizers of an ASR must be there already: config.json holds their sha256, too."""
+    """Write a model folder. The tokenizers of an ASR must be there already: config.json holds their sha256, too."""
     save_tensors(folder / WEIGHTS_NAME, weights)
     tokenizers = {path.name: _hash_file(path) for path in sorted(folder.glob("*.model")) if path.is_file()}
     own = {"format": FORMAT, "sha256": _hash_file(folder / WEIGHTS_NAME)}
     own |= {"files_sha256": tokenizers} if tokenizers else {}
-    with atomic_text(folder / CONFIG_NAME) as file:  # last: where it is, the folder is whole
+    with atomic_text(folder / CONFIG_NAME) as file:  # written last: when it is there, the folder is complete
         json.dump({**config, **own}, file, indent=1)
         file.write("\n")
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and config of a model folder."""
+    """Return weights and config of a model folder."""
     config, path = _read_config(folder), folder / WEIGHTS_NAME
     weights = load_tensors(path)
     hashes = config.get("files_sha256", {})
@@ -54,7 +53,7 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """The config of a model folder: `model`, which one it is, and `options`, what it is built from."""
+    """Return the config of a model folder: `model`, which one it is, and `options`, what it is built from."""
     return _without_own_keys(_read_config(folder))
 
 
@@ -98,7 +97,7 @@ def _read_json(folder: Path, name: str = CONFIG_NAME) -> dict[str, Any]:
 
 
 def _check_format(version: Any, path: Path) -> None:
-    """Older folders are read as they are; how one of format 2 differs from this one, nobody can know here."""
+    """Raise FormatError for the format of a newer sortk; older folders are read."""
     if type(version) is not int or version < 0:
         raise FormatError(path, None, f"the format of a model folder is a number, not {quote(version)}")
     if version > FORMAT:
@@ -117,7 +116,7 @@ def _hash_file(path: Path) -> str:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file that appears whole or not at all."""
+    """Write a safetensors file, which appears complete or not at all."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with atomic_path(path) as temporary:
@@ -127,8 +126,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
-    if path.exists() and not is_file(path):  # a pipe would be waited at for ever
+    """Return all tensors of a safetensors file."""
+    if path.exists() and not is_file(path):  # reading a pipe could block for ever
         raise FormatError(path, None, "is not a plain file")
     try:
         return load_file(path)

@@ -2,7 +2,7 @@
 
 Archives come from anywhere, so nothing in them is trusted. Members are read by name, straight from the archive: nothing
 is unpacked, but a compressed archive into a nameless temporary file. Weights are tensors or refused, so no code of an
-archive ever runs. What an archive's config means is the business of models/nemo.py.
+archive ever runs. models/nemo.py interprets an archive's config.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NemoArchive:
 
 
 def read(path: Path) -> NemoArchive:
-    """A whole archive; a FormatError, with nothing written or run, if there is anything wrong with it."""
+    """Return the contents of an archive. FormatError, with nothing written or run, if anything is wrong with it."""
     with _open_archive(path) as archive:
         config = _parse_config(archive)
         names = set(_find_names(config.get("tokenizer")))
@@ -64,7 +64,7 @@ def read(path: Path) -> NemoArchive:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """An archive's config alone."""
+    """Return an archive's config alone."""
     with _open_archive(path) as archive:
         return _parse_config(archive)
 
@@ -76,7 +76,7 @@ class _Archive:
     members: Mapping[str, tarfile.TarInfo]
 
     def open(self, name: str, max_bytes: int) -> IO[bytes]:
-        """A member by its name, as a file to read."""
+        """Return a member as a file to read."""
         if name not in self.members:
             raise FormatError(self.path, None, f"no {quote(name)} in the archive")
         member = self.members[name]
@@ -103,7 +103,7 @@ def _open_archive(path: Path) -> Iterator[_Archive]:
 
 @contextmanager
 def _unpack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """The archive itself or, where an older NeMo has compressed it, a copy of it that is not."""
+    """Yield the archive itself or, if an older NeMo compressed it, an uncompressed copy."""
     magic = file.read(2)
     n_bytes = file.seek(0, 2)
     file.seek(0)
@@ -124,7 +124,7 @@ def _unpack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _list_members(tar: tarfile.TarFile, path: Path, n_bytes: int) -> dict[str, tarfile.TarInfo]:
-    """The plain files of an archive by their names; an archive with anything but files and folders is refused."""
+    """Return the plain files of an archive by name; refuse an archive with anything but files and folders."""
     members: dict[str, tarfile.TarInfo] = {}
     for number, member in enumerate(_read_headers(tar, path)):
         name = str(PurePosixPath(member.name))  # without a leading "./"
@@ -206,7 +206,7 @@ def _check_events(text: bytes) -> None:
 
 
 def _find_names(value: Any) -> list[str]:
-    """Every NAME of the strings nemo:NAME in a part of the config."""
+    """Return every NAME of the strings nemo:NAME in a part of the config."""
     if isinstance(value, str):
         return [value.removeprefix(FILE_PREFIX)] if value.startswith(FILE_PREFIX) else []
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
@@ -245,7 +245,7 @@ def load_torch(file: IO[bytes], n_bytes: int, path: Path, what: str) -> dict[str
 
 
 def _check_records(file: IO[bytes], n_bytes: int) -> None:
-    """A checkpoint is a zip of uncompressed records: they take no more memory than they have bytes."""
+    """Refuse a checkpoint with compressed or overlapping records, which could take more memory than it has bytes."""
     records = zipfile.ZipFile(file).infolist()
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise zipfile.BadZipFile("its records are compressed")
@@ -279,7 +279,7 @@ def _check_pickle(file: IO[bytes]) -> None:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Numbers in memory, all of them: a view may repeat a few bytes to any size."""
+    """Return whether all numbers of a tensor are in memory: a view may repeat a few bytes to any size."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()

@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 
 def decode(text: str, path: Path, line: int | None) -> Any:
-    """The JSON value; FormatError for text that is not JSON, or that could not be written back."""
+    """Return the JSON value; FormatError for text that is not JSON, or that could not be written back."""
     try:
         value = json.loads(text)
         if "\\u" in text:
@@ -49,7 +49,7 @@ def read_own(path: Path, parse: Callable[[Any], Value]) -> Value:
 
 
 def encode(value: Any) -> str:
-    """The value as one line of JSON; ValueError if JSON cannot hold it."""
+    """Return the value as one line of JSON; ValueError if JSON cannot hold it."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -82,14 +82,14 @@ class Entry:
         return FormatError(self.path, self.line, f"{self.label}{reason}")
 
     def need(self, getter: Callable[[str], Value | None], key: str) -> Value:
-        """The value that a getter finds, which must be there: `entry.need(entry.name, "speaker")`."""
+        """Return the value that a getter finds, which must be there: `entry.need(entry.name, "speaker")`."""
         value = getter(key)
         if value is None:
             raise self.error(f"{key} is missing")
         return value
 
     def check_new(self, key: str, name: str, line_of: dict[str, int | None]) -> None:
-        """Error if an earlier line has the id, too; else `line_of` remembers it."""
+        """Raise an error if an earlier line has the same id; else record its line in `line_of`."""
         first = line_of.setdefault(name, self.line)
         if first == self.line:
             return
@@ -105,7 +105,7 @@ class Entry:
         return value
 
     def name(self, key: str) -> str | None:
-        """Text that can be an id in every format: not empty, no white space, no control characters."""
+        """Return text that can be an id in every format: not empty, no white space, no control characters."""
         value = self.text(key)
         if value is not None and not is_id(value):
             fault = "is empty or holds white space" if not is_token(value) else "holds control characters"
@@ -147,14 +147,14 @@ class Entry:
 
 
 def entries(lines: Lines, path: Path) -> Iterator[tuple[int, Entry]]:
-    """Line number and object of each line of JSON Lines; empty lines are skipped."""
+    """Yield line number and object of each line of JSON Lines; empty lines are skipped."""
     for number, line in lines:
         if line.strip():
             yield number, Entry.of(decode(line, path, number), path, number)
 
 
 def write_lines(path: Path, values: Iterable[Any], parse: Callable[[Lines, Path], Iterable[object]]) -> None:
-    """A JSON Lines file; ValueError, and no file, if `parse` could not read it back. Streams: values may be endless."""
+    """Write a JSON Lines file from any iterator. ValueError, and no file, if `parse` could not read it back."""
     with atomic_text(path) as file:
 
         def write_all() -> Iterator[tuple[int, str]]:
@@ -168,5 +168,5 @@ def write_lines(path: Path, values: Iterable[Any], parse: Callable[[Lines, Path]
 
 
 def id_of(audio: Path) -> str:
-    """The name that an audio file gives to what is in it: its stem, blanks and control characters replaced."""
+    """Return the name that an audio file gives to what is in it: its stem, blanks and control characters replaced."""
     return CONTROL_CHARACTERS.sub("_", "_".join(audio.stem.split()))

@@ -32,6 +32,7 @@ UNKNOWN = "<unk>"
 LONGEST_NAME = 200  # letters that the name of a file has
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 MAX_FILE_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20  # of tokenizer.json, whose parsed form takes many times its size; 8192 tokens have about 1 MB
 OWN_PAD, OWN_START, OWN_END = "<pad>", "<s>", "</s>"
 
 
@@ -52,7 +53,7 @@ class TokenizerSettings:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> TokenizerSettings:
-        """The inverse of `to_json`; ValueError for what is none."""
+        """Return the inverse of `to_json`; ValueError for what is none."""
         try:
             values: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
@@ -68,7 +69,7 @@ class TokenizerSettings:
             raise ValueError("not the settings of a tokenizer: text_file, end and pad are names, first_added a number")
         for name in settings.files:
             if name != Path(name).name or name in ("", ".", "..") or len(name) > LONGEST_NAME:
-                raise ValueError(f"a tokenizer file lies in the model folder, so {quote(name)} cannot be one")
+                raise ValueError(f"a tokenizer file is in the model folder, so {quote(name)} cannot be one")
         return settings
 
 
@@ -76,7 +77,7 @@ class Tokenizer:
     """Texts <-> numbers, and what kind of token each number is."""
 
     def __init__(self, contents: Mapping[str, bytes], settings: TokenizerSettings) -> None:
-        """`contents` of the files that the settings name."""
+        """`contents` are those of the files that the settings name."""
         if settings.text_file not in settings.files:
             raise ValueError(f"the tokenizer has no file {quote(settings.text_file)} for texts")
         self.contents, self.settings = dict(contents), settings
@@ -96,7 +97,7 @@ class Tokenizer:
             self._names[self.change] = SPEAKER_CHANGE
 
     def encode(self, text: str) -> list[int]:
-        """Without prompt and end."""
+        """Return the tokens of a text, without prompt and end."""
         tokens: list[int] = []
         at = 0
         for match in TOKEN.finditer(text):
@@ -106,7 +107,7 @@ class Tokenizer:
         return tokens + self._encode_words(text[at:])
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Words and speaker tokens, single blanks between them; prompt, end and the like are left out."""
+        """Return words and speaker tokens with single blanks between them, without prompt, end and the like."""
         parts = []
         for (name, model), run in groupby(tokens, key=self._speller_of):
             if name:
@@ -117,12 +118,12 @@ class Tokenizer:
         return " ".join(" ".join(parts).split())
 
     def count_unknown(self, text: str) -> int:
-        """How many tokens of a text are <unk>."""
+        """Return how many tokens of a text are <unk>."""
         model, first = self._text_model()
         return self.encode(text).count(first + model.unk_id())
 
     def with_speakers(self, n_speakers: int, n_rows: int) -> Tokenizer:
-        """The same with tokens for so many speakers, and <cs>: those that it has, and new ones after `n_rows`.
+        """Return the same with tokens for so many speakers, and <cs>: those that it has, and new ones after `n_rows`.
 
         `n_rows` are the tokens that the model has numbers for, which may be more than there are.
         """
@@ -134,11 +135,11 @@ class Tokenizer:
         return Tokenizer(self.contents, replace(self.settings, added=self.settings.added + missing, first_added=first))
 
     def knows(self, name: str) -> bool:
-        """Whether there is a special token of this name."""
+        """Return whether there is a special token of this name."""
         return self._find(name) is not None
 
     def spell(self, token: int) -> str:
-        """The piece of a token as it is, special or not; the word mark is kept."""
+        """Return the piece of a token as it is, special or not; the word mark is kept."""
         if self.settings.added and token >= self.settings.first_added:
             return self.settings.added[token - self.settings.first_added]
         for model, first in reversed([*zip(self._models, self._firsts, strict=True)]):
@@ -151,21 +152,21 @@ class Tokenizer:
 
     @property
     def word_tokens(self) -> list[int]:
-        """Pieces with which a word begins."""
+        """Return the pieces that begin a word."""
         return [token for token, piece in self._pieces() if piece.startswith(WORD_MARK) and piece != WORD_MARK]
 
     @property
     def part_tokens(self) -> list[int]:
-        """Pieces that go on with a word."""
+        """Return the pieces that continue a word."""
         return [token for token, piece in self._pieces() if not piece.startswith(WORD_MARK)]
 
     @property
     def blank_tokens(self) -> list[int]:
-        """The mark of a word's beginning alone."""
+        """Return the pieces that are the word mark alone."""
         return [token for token, piece in self._pieces() if piece == WORD_MARK]
 
     def _pieces(self) -> Iterator[tuple[int, str]]:
-        """Number and text of the pieces of words. None with an angle bracket: they could spell a token."""
+        """Yield number and text of the pieces of words; one with an angle bracket could spell a token."""
         model, first = self._text_model()
         for number in range(model.get_piece_size()):
             piece = model.id_to_piece(number)
@@ -193,7 +194,7 @@ class Tokenizer:
         return self.speakers[speaker]
 
     def _speller_of(self, token: int) -> tuple[str, int | None]:
-        """What spells a token: a name of its own, or the model whose pieces make words; neither: nothing is spelled."""
+        """Return what spells a token: its own name, or the model whose piece it is; neither: it is not spelled."""
         if token in self._names:
             return self._names[token], None
         for model, first in reversed(list(enumerate(self._firsts))):
@@ -216,7 +217,7 @@ class Tokenizer:
             number += 1
 
     def _find(self, name: str) -> int | None:
-        """The number of a special token, ours or, as NVIDIA spells it, with bars inside."""
+        """Return the number of a special token, ours or, as NVIDIA spells it, with bars inside."""
         for spelled in (name, f"<|{name[1:-1]}|>"):
             if spelled in self.settings.added:
                 return self.settings.first_added + self.settings.added.index(spelled)
@@ -245,7 +246,7 @@ def _parse_model(name: str, content: bytes) -> Any:
 
 
 def train_tokenizer(texts: Iterable[str], n_tokens: int, n_speakers: int) -> Tokenizer:
-    """A tokenizer of about so many tokens for texts as stage 4 writes them, fewer if the texts have no more to give."""
+    """Return a tokenizer of about `n_tokens` tokens for texts as stage 4 writes them; few texts give fewer."""
     tokens = [*(f"<spk{k}>" for k in range(n_speakers)), SPEAKER_CHANGE]
     words = [strip_tokens(text) for text in texts]
     if not any(words):
@@ -273,14 +274,14 @@ def train_tokenizer(texts: Iterable[str], n_tokens: int, n_speakers: int) -> Tok
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Its files; the settings belong into config.json, as `tokenizer`."""
+    """Write the files of a tokenizer; its settings belong in config.json, as `tokenizer`."""
     for name, content in tokenizer.contents.items():
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
 
 
 def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a model folder with that config."""
+    """Return the tokenizer of a model folder with that config."""
     fields = config.get("tokenizer")
     if not isinstance(fields, dict):
         raise FormatError(folder, None, "not an ASR model: its config.json says nothing about a tokenizer")
@@ -299,7 +300,7 @@ def read_huggingface_tokenizer(folder: Path, n_tokens: int) -> Tokenizer:
     Hugging Face's file lists the pieces of the sentencepiece model that it was made from, in their order.
     """
     path = folder / "tokenizer.json"
-    value = decode(_read_file(path).decode("utf-8", "replace"), path, None)
+    value = decode(_read_file(path, MAX_JSON_BYTES).decode("utf-8", "replace"), path, None)
     try:
         model = value["model"]
         if model["type"] != "BPE":
@@ -352,18 +353,18 @@ def _field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2]) + bytes(encoded) + bytes([length]) + content
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     if not path.is_file():
         raise FormatError(path, None, "no such tokenizer")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise FormatError(path, None, f"too large for a tokenizer: more than {MAX_FILE_BYTES} bytes")
+    if path.stat().st_size > max_bytes:
+        raise FormatError(path, None, f"too large for a tokenizer: more than {max_bytes} bytes")
     return path.read_bytes()
 
 
 def prompt_of_canary(
     prompt_format: str, language: str = "en", punctuation: bool = False, timestamps: bool = False
 ) -> tuple[str, ...]:
-    """The tokens with which a text of NVIDIA's Canary begins; `prompt_format` is NVIDIA's name of their order."""
+    """Return the tokens before a text of NVIDIA's Canary; `prompt_format` is NVIDIA's name of their order."""
     spoken, pnc = f"<|{language}|>", "<|pnc|>" if punctuation else "<|nopnc|>"
     times = "<|timestamp|>" if timestamps else "<|notimestamp|>"
     prompts = {
@@ -381,7 +382,7 @@ def prompt_of_canary(
 
 
 def settings_of_canary(files: Sequence[str], prompt_format: str = "canary", language: str = "en") -> TokenizerSettings:
-    """Those of NVIDIA's Canary, given its tokenizers in their order: special tokens first, then languages.
+    """Return the settings of NVIDIA's Canary, given its tokenizers in order: special tokens first, then languages.
 
     `files` are named tokenizer.<name>.model, after NVIDIA's names of them; a single one holds everything. The prompt
     asks for words in the language that is spoken, without punctuation.
@@ -397,5 +398,5 @@ def settings_of_canary(files: Sequence[str], prompt_format: str = "canary", lang
 
 
 def settings_of_parakeet(files: Sequence[str]) -> TokenizerSettings:
-    """Those of NVIDIA's Parakeet: pieces alone, without any special token."""
+    """Return the settings of NVIDIA's Parakeet: pieces alone, without any special token."""
     return TokenizerSettings(files=tuple(files), text_file=files[-1], prompt=(), end="", pad="")

@@ -1,7 +1,7 @@
 """Who said what with any ASR and any diarizer: the ASR writes the words, the diarizer says who speaks.
 
     Cascade                 an ASR of one speaker. A word belongs to the speaker with the largest mean posterior over
-                            the word's own frames; when nobody is active there, to the nearest who is.
+                            the word's own frames; if no speaker is active there, to the nearest active one.
     Cascade, overlap mask   the ASR runs once for each speaker, on audio in which the others are silenced.
     MultitalkerTranscriber  a multitalker Parakeet: one pass for each speaker, all passes as one batch.
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -43,7 +44,7 @@ from sortk.records import Segment, Session
 from sortk.spans import Span, clip, merge
 from sortk.spans import to_seconds as us_to_seconds
 
-NOBODY = "speaker_0"  # who says everything when there is no diarizer
+NOBODY = "speaker_0"  # the speaker of all words without a diarizer
 MASK_MARGIN_SECONDS = 0.16  # of the audio around a speaker's own that the mask keeps
 STEP_SECONDS = 20.0  # of a recording that a multitalker Parakeet takes at a time
 
@@ -53,12 +54,12 @@ def assign_speakers(
 ) -> list[int]:
     """Return the speaker of each word, a column of the posteriors; words are given by start and end in seconds.
 
-    It is the column with the largest mean over the frames that the word touches, one at least. If nobody is above the
-    threshold in any of them, it is the one who is in the nearest frame in which anybody is, the earlier of two.
+    It is the column with the largest mean over the frames that the word touches, at least one. If no speaker is above
+    the threshold in any of them, it is the likeliest one of the nearest active frame, the earlier of two.
     """
     if probs.shape[1] == 0:
         raise ValueError("there are no speakers to assign words to")
-    active = np.flatnonzero((probs > threshold).any(axis=1))
+    active: npt.NDArray[np.intp] | None = None  # frames, if they are needed: the posteriors are those of the recording
     speakers = []
     for start, end in words:
         first = min(max(int(np.floor(start / frame_seconds + 1e-6)), 0), max(len(probs) - 1, 0))
@@ -66,7 +67,9 @@ def assign_speakers(
         own = probs[first:stop]
         if len(own) and (own > threshold).any():
             speakers.append(int(own.mean(axis=0).argmax()))
-        elif len(active):
+            continue
+        active = np.flatnonzero((probs > threshold).any(axis=1)) if active is None else active
+        if len(active):
             place = int(np.searchsorted(active, first))
             near = active[max(place - 1, 0) : place + 1]
             distance = np.maximum(np.maximum(first - near, near - (stop - 1)), 0)
@@ -125,7 +128,7 @@ class Cascade(Transcriber[list[SpeakerWords]]):
         return written
 
     def _find_speech(self, piece: Piece, column: int | None) -> list[tuple[float, float]]:
-        """Where a speaker, or anybody, is active in a piece, in seconds from its start."""
+        """Return where a speaker, or with None any speaker, is active in a piece, in seconds from its start."""
         if piece.probs is None:
             return []
         first, last = piece.span
@@ -136,7 +139,7 @@ class Cascade(Transcriber[list[SpeakerWords]]):
         inside = clip(merge([(start + begin, end + begin) for start, end in spans]), 0, last - first)
         return [(us_to_seconds(start), us_to_seconds(end)) for start, end in inside]
 
-    def lay_out(self, piece: Piece, written: list[SpeakerWords], number: int, n_pieces: int) -> list[Segment]:
+    def to_segments(self, piece: Piece, written: list[SpeakerWords], number: int, n_pieces: int) -> list[Segment]:
         shift = us_to_seconds(piece.span[0])
         segments = []
         for speaker, words in written:
@@ -154,13 +157,13 @@ class Cascade(Transcriber[list[SpeakerWords]]):
 
 
 def to_segment(session: Session, speaker: str, word: RecognizedWord, start: float, end: float) -> Segment:
-    """A word at these seconds of a session, as a segment of its recording."""
+    """Return a word at these seconds of a session, as a segment of its recording."""
     times = round(start + session.offset, 3), round(end + session.offset, 3)
     return Segment(session.session_id, speaker, *times, word.text, confidence=round(word.confidence, 4))
 
 
 def _mask(samples: torch.Tensor, spans: Sequence[tuple[float, float]]) -> torch.Tensor:
-    """Silence outside of the spans and a margin."""
+    """Return the samples with silence outside of the spans and a margin."""
     masked = torch.zeros_like(samples)
     for start, end in spans:
         own = slice(
@@ -171,7 +174,7 @@ def _mask(samples: torch.Tensor, spans: Sequence[tuple[float, float]]) -> torch.
 
 
 def _touches(word: RecognizedWord, spans: Sequence[tuple[float, float]]) -> bool:
-    """Whether a word is, at least in part, where the mask keeps the audio; other words are not said."""
+    """Return whether a word overlaps the audio that the mask keeps; other words are not spoken."""
     margin = MASK_MARGIN_SECONDS
     return any(word.start < end + margin and word.end > start - margin for start, end in spans)
 
@@ -190,9 +193,9 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
     ) -> None:
         super().__init__(model.features.window.device, STEP_SECONDS, options)
         if diarizer is None:
-            raise ValueError("a multitalker Parakeet has to be told who speaks: give a diarizer (--diarizer)")
+            raise ValueError("a multitalker Parakeet needs a diarizer: give one (--diarizer)")
         if options.overlap is not None:
-            raise ValueError("a multitalker Parakeet writes overlapping speech by itself: leave out --overlap")
+            raise ValueError("a multitalker Parakeet transcribes overlapping speech without --overlap: leave it out")
         if options.punctuation is not None:
             raise ValueError("a Parakeet writes punctuation as it was trained to; leave out --pnc and --no-pnc")
         self.model, self.tokenizer, self.diarizer = model.eval(), tokenizer, diarizer
@@ -230,7 +233,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         ]
 
     def find_words(self, tokens: TimedTokens) -> list[RecognizedWord]:
-        """The words of one speaker."""
+        """Return the words of one speaker."""
         return to_seconds(find_words(tokens, self.tokenizer, "rnnt", self._marks))
 
     def transcribe_pcm(self, file: BinaryIO, session_id: str = "stdin") -> Iterator[Segment]:
@@ -266,7 +269,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         yield from find_final(True)
 
     def _find_open_word(self, tokens: TimedTokens, first: int) -> int:
-        """The token from `first` on with which the last word begins; `first` if none does."""
+        """Return the token from `first` on with which the last word begins; `first` if none does."""
         for place in range(len(tokens.ids) - 1, first, -1):
             piece = self.tokenizer.spell(tokens.ids[place])
             if piece.startswith(WORD_MARK) and piece.removeprefix(WORD_MARK) not in self._marks:
@@ -275,7 +278,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
 
 
 def _choose_context(model: Multitalker, latency: float | None) -> Context:
-    """The context of a latency in seconds, which is the duration of a chunk; by default the model's own."""
+    """Return the context of a latency in seconds, which is the duration of a chunk; by default the model's own."""
     default = model.options.encoder.context
     assert default is not None
     if latency is None:
@@ -323,7 +326,7 @@ class MultitalkerSteps:
 
     @property
     def tokens(self) -> list[TimedTokens]:
-        """Those of each speaker so far."""
+        """Return the tokens of each speaker so far."""
         return self._stream.state.tokens
 
     def add_posteriors(self, probs: Posteriors) -> None:
@@ -337,7 +340,7 @@ class MultitalkerSteps:
             self._step(n_new, is_last=False)
 
     def finish(self) -> None:
-        """The recording is complete, and so are its posteriors."""
+        """Process the rest: the recording and its posteriors are complete."""
         n_mel, n_new = self._mel.n_samples // HOP_SAMPLES, self._chunks * self._stream.context.chunk
         while n_mel and self._stream.count_mel(self._stream.n_frames + n_new) < n_mel:
             self._step(n_new, is_last=False)
@@ -349,7 +352,7 @@ class MultitalkerSteps:
         return min(self._stream.count_ready(self._mel.n_settled), n_rows + 1 - self._stream.n_frames)
 
     def _step(self, n_new: int, is_last: bool) -> None:
-        """The next `n_new` frames."""
+        """Process the next `n_new` frames."""
         stream, first = self._stream, self._stream.n_frames
         stop = self._mel.n_samples // HOP_SAMPLES if is_last else stream.count_mel(first + n_new)
         mel = self._mel.cut(stream.first_mel, stop, is_last)[0]
@@ -357,7 +360,7 @@ class MultitalkerSteps:
         stream.step(mel, target, others, is_last)
 
     def _split(self, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """p and q of the frames from `first` to `stop`; rows that are no longer needed are forgotten."""
+        """Return p and q of the frames from `first` to `stop`; drop rows that are no longer needed."""
         assert self._probs is not None
         start = max(first - 1, 0)
         self._probs = self._probs[start - self._n_forgotten :]

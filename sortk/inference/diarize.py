@@ -4,9 +4,8 @@
     for segment in diarizer("meeting.wav"):
         print(segment.speaker, segment.start, segment.end)
 
-A recording that is short enough is heard as a whole, together with others of its length. A longer one is heard in steps
-with a memory of its speakers (`streaming.py`), and never lies in memory as a whole: neither its samples nor anything
-that is computed from them, but for the posteriors.
+A recording that is short enough is processed in one pass, in a batch with others of similar length. A longer one is
+processed in chunks with a speaker cache (`streaming.py`), in bounded memory: only its posteriors are kept.
 """
 
 from __future__ import annotations
@@ -45,27 +44,27 @@ from sortk.records import Segment, Session
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 AudioSource = str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]
 OnError = Callable[[Session, Exception], None]
-OnProgress = Callable[[float], object]  # told how many more seconds of audio are done
+OnProgress = Callable[[float], object]  # called with the seconds of audio that are newly done
 
 OWN_STEPS = "own"
 """In the place of a preset: the settings in the model's file if it has some, else its default preset."""
 
 NOT_STREAMED = "this model cannot be streamed: it does not sort speakers by arrival, so a cache cannot carry them on"
 UNNAMED = "audio"  # session id of samples that come without a name
-POOL = 64  # sessions of which those of like length are heard together
-BATCH_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of padded audio; more is no faster
+POOL = 64  # sessions; those of similar length are processed together
+BATCH_SECONDS = {"cpu": 60.0, "cuda": 1800.0}  # of padded audio; larger batches are not faster
 
 
 def _ignore(_seconds: float) -> None:
-    """Nobody watches."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class DiarizeOptions:
-    """How recordings are heard."""
+    """How recordings are processed."""
 
     streaming: str | StreamingOptions | None = None  # process everything in these chunks; None: only what is too long
-    whole_seconds: float = 600.0  # up to here a recording is heard as a whole, attention from end to end
+    whole_seconds: float = 600.0  # up to here a recording is processed in one pass
     max_speakers: int | None = None  # that a recording can have; speech of later ones goes to the likeliest of these
     postprocess: Postprocess = field(default_factory=Postprocess)
     min_speakers: int | None = None  # that a recording has; the likeliest of the silent ones are raised if need be
@@ -75,7 +74,7 @@ class DiarizeOptions:
     def __post_init__(self) -> None:
         for name in ("max_speakers", "min_speakers", "speakers"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+                raise ValueError(f"{name} must be 1 or more, got {value}")
         if self.min_speakers is not None and self.max_speakers is not None and self.min_speakers > self.max_speakers:
             raise ValueError(f"min_speakers {self.min_speakers} is more than max_speakers {self.max_speakers}")
         if self.speakers is not None and (self.min_speakers is not None or self.max_speakers is not None):
@@ -103,7 +102,7 @@ class Diarizer:
 
     @property
     def frame_seconds(self) -> float:
-        """The duration of a row of posteriors."""
+        """Return the duration of a row of posteriors."""
         return self.model.row_seconds
 
     @property
@@ -134,7 +133,7 @@ class Diarizer:
         return Session(UNNAMED, Path(UNNAMED)), self.posteriors_of_samples(audio.from_array(source, sample_rate))
 
     def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
-        """What posteriors of a session mean, in seconds from the start of its audio file."""
+        """Return the segments of a session, in seconds from the start of its audio file."""
         found = name_segments(
             session.session_id, find_segments(probs, self.options.postprocess, self.frame_seconds), self.speaker_names
         )
@@ -144,9 +143,9 @@ class Diarizer:
     def posteriors_of(
         self, sessions: Sequence[Session], on_error: OnError | None = None, on_progress: OnProgress = _ignore
     ) -> Iterator[tuple[Session, Posteriors]]:
-        """The posteriors of each session, in order.
+        """Yield the posteriors of each session, in order.
 
-        With `on_error`, it is told of a session whose audio cannot be read, and the others go on.
+        With `on_error`, it is called for a session whose audio cannot be read, and the others continue.
         """
         for first in range(0, len(sessions), POOL):
             yield from self._process_pool(sessions[first : first + POOL], on_error or _raise, on_progress)
@@ -158,7 +157,7 @@ class Diarizer:
         return self._process_in_chunks([samples])
 
     def stream(self) -> Stream:
-        """For samples that come as time goes by: `Stream.push` them, and `finish`. Speakers are not limited."""
+        """Return a stream: `push` samples as they arrive, then `finish`. It does not limit speakers."""
         if self._step is None:
             raise ValueError(NOT_STREAMED)
         if self._enrolment is not None:
@@ -166,18 +165,18 @@ class Diarizer:
         return Stream(self._step)
 
     def limit_speakers(self, probs: Posteriors) -> Posteriors:
-        """At most `max_speakers` columns. What later speakers say is said by the likeliest of the others."""
+        """Return at most `max_speakers` columns; speech of later speakers goes to the likeliest of these."""
         limit, columns = self.options.max_speakers, np.arange(probs.shape[1])
         return (
             probs if limit is None or limit >= len(columns) else merge_columns(probs, columns[:limit], columns[limit:])
         )
 
     def count_speakers(self, probs: Posteriors) -> Posteriors:
-        """The posteriors of a complete recording with as many speakers as the options ask for."""
+        """Return the posteriors of a complete recording with as many speakers as the options ask for."""
         probs = self.limit_speakers(probs)
         if self.options.speakers is not None:
             if self.options.speakers > probs.shape[1]:
-                raise ValueError(f"the diarizer knows {probs.shape[1]} speakers, not {self.options.speakers}")
+                raise ValueError(f"speakers is {self.options.speakers}, but the diarizer has {probs.shape[1]} outputs")
             probs = keep_strongest(probs, self.options.speakers)
         return raise_weak(probs, self.options.speakers or self.options.min_speakers or 0)
 
@@ -209,14 +208,14 @@ class Diarizer:
         for batch, later in itertools.pairwise([*batches, None]):
             assert batch is not None
             found |= self._process_batch(batch, sessions, on_error, on_progress)
-            # A session is told as soon as all before it are.
+            # A session is yielded as soon as all before it are.
             ready = [place for place in sorted(found) if later is None or place < _first_place(later)]
             yield from ((sessions[place], found.pop(place)) for place in ready)
 
     def _process_batch(
         self, batch: Sequence[_Length], sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
     ) -> dict[int, Posteriors]:
-        """The posteriors of those that can be read, by place."""
+        """Return the posteriors of the sessions that can be read, by place."""
         found, clips = {}, {}
         for n_samples, place in batch:
             window = sessions[place].audio_path, sessions[place].offset, sessions[place].duration
@@ -230,7 +229,7 @@ class Diarizer:
         return found
 
     def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
-        """Neighbours in the order of length, as many as may be padded to the longest; one at a time if in steps."""
+        """Yield batches of similar length that are padded to the longest; one session at a time if in chunks."""
         limit = BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"]) * SAMPLE_RATE
         batch: list[_Length] = []
         for length in lengths:
@@ -242,7 +241,7 @@ class Diarizer:
             yield batch
 
     def _process_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
-        """Clips as wholes. A clip's posteriors do not depend on the others."""
+        """Return the posteriors of clips that are processed in one pass. They do not depend on the other clips."""
         n_rows = [count_rows(len(samples), self.model.rows_per_frame) for samples in clips]
         if max(n_rows, default=0) == 0:  # a clip below 10 ms
             return [np.zeros((0, self.model.options.n_speakers), np.float32) for _ in clips]
@@ -326,13 +325,13 @@ def _choose_steps(
 
 
 def measure_seconds(session: Session) -> float:
-    """How long a session is, by the header of its audio."""
+    """Return the duration of a session, from the header of its audio."""
     seconds = audio.info(session.audio_path).seconds - session.offset
     return seconds if session.duration is None else min(seconds, session.duration)
 
 
 def count_seconds(sessions: Iterable[Session]) -> float:
-    """How long all sessions are whose audio can be read."""
+    """Return the total duration of the sessions whose audio can be read."""
     seconds = 0.0
     for session in sessions:
         with suppress(ValueError, OSError):
@@ -362,7 +361,7 @@ def choose_postprocess(text: str | None, model: Path | None = None) -> Postproce
 
 
 def name_session(path: Path) -> Session:
-    """An audio file as a session of its name."""
+    """Return the session of an audio file, named after it."""
     session_id = id_of(path)
     try:
         check_name("session id", session_id)
@@ -372,7 +371,7 @@ def name_session(path: Path) -> Session:
 
 
 def find_sessions(paths: Iterable[Path], on_error: Callable[[Exception], None] | None = None) -> list[Session]:
-    """Audio files, folders of them, and manifests (`.jsonl`, `.json`) as sessions, each with a name of its own.
+    """Return audio files, folders of them, and manifests (`.jsonl`, `.json`) as sessions, each with a name of its own.
 
     With `on_error`, it is called for a file of a folder whose name cannot be that of a session, and the others go on.
     """
@@ -405,20 +404,20 @@ class GivesPosteriors(Protocol):
     def frame_seconds(self) -> float: ...
 
     def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
-        """The posteriors of each session, in order."""
+        """Return the posteriors of each session, in order."""
 
 
 def unfinished_pools(sessions: Sequence[Session], is_done: Callable[[Session], bool]) -> list[Session]:
-    """The sessions of all pools of which one is not done.
+    """Return the sessions of all pools of which one is not done.
 
-    In other company, a session's posteriors differ in the last bits; so after a kill, those that are done keep it.
+    In another batch, a session's posteriors differ in the last bits; so after a kill, the same pools are processed.
     """
     pools = (sessions[first : first + POOL] for first in range(0, len(sessions), POOL))
     return [session for pool in pools if not all(map(is_done, pool)) for session in pool]
 
 
 def write_posteriors(diarizer: GivesPosteriors, sessions: Sequence[Session], folder: Path) -> None:
-    """FOLDER/<session>.npy of each session that has none yet."""
+    """Write FOLDER/<session>.npy of each session that has none yet."""
 
     def is_done(session: Session) -> bool:
         return posteriors.path_of(folder, session).is_file()

@@ -7,7 +7,7 @@ and its other speakers have the outputs after theirs. The output of a name is th
 Rows before the recording are left out, and the outputs of the names come first, in the order in which they were given.
 Samples last a multiple of 80 ms, so that the recording has the times that it has alone.
 
-This is approximate: the model was trained to tell the speakers of one recording apart, not to recognise a voice from
+This is approximate: the model was trained to separate the speakers of one recording, not to recognise a voice from
 another room or microphone.
 """
 
@@ -59,7 +59,9 @@ class Enrolment:
             if active[column] < MIN_ACTIVE:
                 raise ValueError(f"the model finds no speaker in the sample of {name}; give 5 to 15 s of clear speech")
             if column in found:
-                raise ValueError(f"the model cannot tell {found[column]} from {name}; give other or longer samples")
+                raise ValueError(
+                    f"the model cannot distinguish {found[column]} and {name}; give other or longer samples"
+                )
             found[column] = name
         return [*found, *(column for column in range(probs.shape[1]) if column not in found)]
 
@@ -81,7 +83,7 @@ def read_enrolment(paths: Mapping[str, str | Path], n_speakers: int) -> Enrolmen
 
 
 def check_speaker(name: str) -> None:
-    """ValueError for a name that cannot be written, or that a speaker without a name may have."""
+    """Raise ValueError for a name that cannot be written, or that a speaker without a name may have."""
     check_name("speaker", name)
     if re.fullmatch(r"speaker_\d+", name):
         raise ValueError(f"{name} is what speakers without a name are called; enrol under another name")

@@ -68,7 +68,7 @@ def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str
 
 
 def write_graph(model: StreamableDiarizer, path: Path, part: Part, steps: StreamingOptions) -> float:
-    """Writes one of the graphs and returns the largest difference from torch; ValueError if it is too large."""
+    """Write one of the graphs and return the largest difference from torch; ValueError if it is too large."""
     if part == "step":
         return _write_step(model, path, steps)
     if part == "features":
@@ -81,7 +81,7 @@ def write_graph(model: StreamableDiarizer, path: Path, part: Part, steps: Stream
 def _write_clip(
     graph: nn.Module, path: Path, output: str, compute: Callable[[Tensor], Tensor], allowed: float
 ) -> float:
-    """A graph from samples on."""
+    """Write a graph that takes samples; return its largest difference from torch."""
     clips = [0.1 * torch.randn(1, round(seconds * SAMPLE_RATE)) for seconds in CHECKED_SECONDS]
     _export(graph, (clips[0],), ({1: torch.export.Dim.DYNAMIC},), ["samples"], [output], {}, path)
     run = Session(path)
@@ -180,7 +180,7 @@ def _export(
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """It warns of packages that nobody needs, and of its own ways."""
+    """Silence the exporter's warnings about optional packages and about its own methods."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -229,7 +229,7 @@ class PlainLogMel(nn.Module):
     def __init__(self, features: LogMel) -> None:
         super().__init__()
         self.options = features.options
-        # The window lies in the middle of the transform. |sum_n w_n x_n e^{-i a n}|^2 has a cosine and a sine part.
+        # The window is in the middle of the transform. |sum_n w_n x_n e^{-i a n}|^2 has a cosine and a sine part.
         margin = (N_FFT - WINDOW_SAMPLES) // 2
         window = functional.pad(features.window.double().cpu(), (margin, margin))
         angle = torch.outer(torch.arange(N_FFT // 2 + 1).double(), torch.arange(N_FFT).double()) * (2 * math.pi / N_FFT)
@@ -261,7 +261,7 @@ class PlainSubsampling(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-    """Attention as it is written: (batch, heads, frames, d_k) three times -> (batch, frames, heads, d_k)."""
+    """Compute attention step by step: (batch, heads, frames, d_k) three times -> (batch, frames, heads, d_k)."""
     scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])
     scores = scores if bias is None else scores + bias
     return (scores.softmax(dim=3) @ value).transpose(1, 2)
@@ -281,7 +281,7 @@ class PlainRelativeAttention(RelativeAttention):
         context: Context | None = None,
     ) -> Tensor:
         by_distance = (query + self.pos_bias_v[:, None]) / math.sqrt(query.shape[3])
-        bias = shift_whole(by_distance @ positions[..., :-1])
+        bias = shift_all(by_distance @ positions[..., :-1])
         return attend(query + self.pos_bias_u[:, None], key, value, bias if no_padding is None else bias + no_padding)
 
     def project_positions(self, distances: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ class PlainRelativeAttention(RelativeAttention):
         return projected.view(distances.shape[0], self.n_heads, -1).permute(1, 2, 0)
 
 
-def shift_whole(scores: Tensor) -> Tensor:
+def shift_all(scores: Tensor) -> Tensor:
     """`shift_relative` of all queries: (batch, heads, n, 2 n - 1) -> (batch, heads, n, n).
 
     Each row starts one column further left than the row above. A column of zeros in front, and the same numbers in rows

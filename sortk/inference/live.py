@@ -2,7 +2,7 @@
 
 Speech is settled by silence. Postprocessing joins what padding and the least duration of a gap bring together, and
 nothing that is further apart; so behind a silence longer than these, all that came before is final. Each speaker's
-posteriors are kept from the last such silence on, and are cut there. The segments are those that the whole would have,
+posteriors are kept from the last such silence on, and are cut there. The segments are those of the complete recording,
 in their own order: when they become final, not when they start.
 """
 
@@ -31,7 +31,7 @@ READ_BYTES = 1 << 16  # at most so many at a time: two seconds
 
 
 def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -> Iterator[Segment]:
-    """The segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
+    """Yield the segments in raw samples (signed 16 bits, little-endian, 16 kHz, mono), each as soon as it is final."""
     stream = diarizer.stream()
     settled = SettledSegments(session_id, diarizer.options.postprocess, diarizer.frame_seconds, diarizer.speaker_names)
     for samples in read_pcm(file):
@@ -42,7 +42,7 @@ def diarize_pcm(diarizer: Diarizer, file: BinaryIO, session_id: str = "stdin") -
 
 
 def read_pcm(file: BinaryIO) -> Iterator[npt.NDArray[np.float32]]:
-    """What is there, as soon as it is there; a last half sample is dropped.
+    """Yield samples as soon as they arrive; half a sample at the end is dropped.
 
     The header of a WAV file with samples of this kind, as `arecord` writes it, is skipped; any other kind of audio file
     is a ValueError.
@@ -104,7 +104,7 @@ class SettledSegments:
         return found
 
     def finish(self) -> list[Segment]:
-        """The recording has ended: what is left."""
+        """Return the remaining segments: the recording has ended."""
         return [
             segment
             for index, speaker in enumerate(self._speakers)
@@ -117,7 +117,7 @@ class SettledSegments:
         first, speaker.n_settled = speaker.n_settled, speaker.n_settled + n_frames
         if n_frames == 0:
             return []
-        # One row that begins where the settled frames lie in the recording: times are rounded as those of the whole.
+        # One row that begins where the settled frames are in the recording: times are rounded as in the complete one.
         silence = np.full(1, SILENCE, np.float32)
         rows = PosteriorRows(
             values=np.concatenate([silence, settled, silence]),
@@ -140,7 +140,7 @@ class _Speaker:
         self.n_settled = 0  # frames before
 
     def end_of_silence(self, options: Postprocess, n_settling: int) -> int:
-        """Where the last silence of at least `n_settling` frames ends; 0 if there is none."""
+        """Return where the last silence of at least `n_settling` frames ends; 0 if there is none."""
         silent = (self.probs < np.float32(options.offset)) & ~(self.probs > np.float32(options.onset))
         runs = zip(*find_runs(silent), strict=True)
         return max((stop for first, stop in runs if stop - first >= n_settling), default=0)

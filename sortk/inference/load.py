@@ -99,7 +99,7 @@ def load_asr(path: Path, device: torch.device | str = "cpu") -> LoadedAsr:
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and config of a model, as a model folder has them."""
+    """Return weights and config of a model, as a model folder has them."""
     path = find_model(path)
     published = _read_published(path)
     if published is None:
@@ -256,7 +256,7 @@ STEP = 1 << 26
 
 
 def keep_freed_memory() -> None:
-    """For this process from now on; where the C library is not glibc, nothing happens."""
+    """Keep freed memory in this process from now on; without glibc, nothing happens."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -266,8 +266,8 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """All that is free now. After a whole model was freed it is hundreds of megabytes, which a process that is about
-    to end would hold while it pages in its libraries once more, to unload them."""
+    """Return freed memory to the system. After a model was freed it is hundreds of megabytes, which a process that is
+    about to end would hold while it pages in its libraries once more, to unload them."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)

@@ -3,7 +3,7 @@
     diarize    the recording from beginning to end, so that a speaker is the same everywhere in it
     cut        into pieces, at the silences that the diarizer finds (stage 2's rule), or a speech detector
     write      pieces of like length together: what that means is the transcriber's
-    lay out    words with times and speakers
+    segments   words with times and speakers
 
 Audio is read piece by piece, so memory is bounded, and time is linear in the length of a recording.
 """
@@ -76,9 +76,9 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         if not (self.piece_seconds == 0 or self.piece_seconds >= MIN_PIECE_SECONDS):
-            raise ValueError(f"piece_seconds must be at least {MIN_PIECE_SECONDS:g}, not {self.piece_seconds:g}")
+            raise ValueError(f"piece_seconds must be {MIN_PIECE_SECONDS:g} or more, got {self.piece_seconds:g}")
         if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, not {self.threshold}")
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
         if self.decoding not in get_args(Decoding):
             raise ValueError(f"decoding must be free or valid, got {self.decoding!r}")
         if self.overlap not in (None, "mask"):
@@ -90,7 +90,7 @@ class Piece(NamedTuple):
 
     session: Session
     span: Span  # microseconds
-    probs: Posteriors | None  # (frames, speakers), columns by arrival in the piece; None: nobody was asked
+    probs: Posteriors | None  # (frames, speakers), columns by arrival in the piece; None: there is no diarizer
     speakers: tuple[str, ...]  # the name of each column
 
     @property
@@ -101,7 +101,7 @@ class Piece(NamedTuple):
 class Transcriber(Generic[Written]):
     """A speech recogniser with all that it takes to use it: recordings in, words with times and speakers out.
 
-    A subclass says what it writes of a piece (`write`), and which words that is (`lay_out`).
+    A subclass says what it writes of a piece (`write`), and which words that is (`to_segments`).
     """
 
     has_speakers = True  # it names speakers without a diarizer
@@ -116,7 +116,7 @@ class Transcriber(Generic[Written]):
         """Return what is said in each piece."""
         raise NotImplementedError
 
-    def lay_out(self, piece: Piece, written: Written, number: int, n_pieces: int) -> list[Segment]:
+    def to_segments(self, piece: Piece, written: Written, number: int, n_pieces: int) -> list[Segment]:
         """Return the words of a piece, the `number`-th of `n_pieces`, one segment each."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Transcriber(Generic[Written]):
 
     @property
     def frame_seconds(self) -> float:
-        """The duration of a row of the posteriors."""
+        """Return the duration of a row of the posteriors."""
         return FRAME_SECONDS if self.diarizer is None or self.averages_rows else self.diarizer.frame_seconds
 
     @property
@@ -154,25 +154,25 @@ class Transcriber(Generic[Written]):
     ) -> Iterator[tuple[Session, Transcript]]:
         """Yield the words of each session, in order.
 
-        With `on_error`, it is told of a session whose audio cannot be read, and the others go on. `on_done` is told how
-        many more seconds of audio are diarized, and how many are written.
+        With `on_error`, it is called for a session whose audio cannot be read, and the others continue. `on_done` is
+        called with the seconds of audio that are newly diarized, and with those that are newly written.
         """
         for session, written in self._write_all(sessions, on_error, on_done=on_done):
             words = [
                 word
                 for number, (piece, result) in enumerate(written)
-                for word in self.lay_out(piece, result, number, len(written))
+                for word in self.to_segments(piece, result, number, len(written))
             ]
             yield session, Transcript(sorted(words, key=lambda word: (word.start, word.end)))
 
     def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
         """Yield the text and the words of each sample, which is one piece, however long."""
         for sample, written in self._write_all(samples, whole=True):
-            words = [word for piece, result in written for word in self.lay_out(piece, result, 0, 1)]
+            words = [word for piece, result in written for word in self.to_segments(piece, result, 0, 1)]
             yield sample, " ".join(self.to_text(result) for _, result in written), words
 
     def count_seconds(self, seconds: float) -> float:
-        """What `on_done` will have been told in the end, given the duration of all recordings."""
+        """Return the sum of all that `on_done` will be called with, given the duration of all recordings."""
         return seconds if self.diarizer is None else 2 * seconds
 
     def _write_all(
@@ -182,7 +182,7 @@ class Transcriber(Generic[Written]):
         whole: bool = False,
         on_done: OnProgress = _ignore,
     ) -> Iterator[tuple[Session, list[tuple[Piece, Written]]]]:
-        """The pieces of each session and what they say; pieces of like length are written together."""
+        """Yield the pieces of each session and what they say; pieces of like length are written together."""
         for first in range(0, len(sessions), POOL):
             cut = self.cut(sessions[first : first + POOL], on_error, whole, on_done)
             pieces_of = {session.session_id: own for session, own in cut}
@@ -206,7 +206,7 @@ class Transcriber(Generic[Written]):
         whole: bool = False,
         on_done: OnProgress = _ignore,
     ) -> Iterator[tuple[Session, list[Piece]]]:
-        """The pieces of each session, cut where it is quiet, or `whole`; none if it is shorter than 10 ms."""
+        """Yield the pieces of each session, cut at silences, or as one; none if it is shorter than 10 ms."""
         if self.diarizer is not None:
             for session, rows in self.diarizer.posteriors_of(sessions, on_error, on_done):
                 probs = self.diarizer.average_rows(rows) if self.averages_rows else rows
@@ -262,17 +262,16 @@ class Transcriber(Generic[Written]):
 
 
 def order_by_arrival(probs: Posteriors, threshold: float) -> list[int]:
-    """Columns in the order in which they are first above the threshold; those that never are stay behind, as given."""
+    """Return the columns by their first frame above the threshold; those without any come last, in their order."""
     active = probs > threshold
     first = np.where(active.any(axis=0), active.argmax(axis=0) if len(active) else 0, len(probs))
     return [int(column) for column in np.argsort(first, kind="stable")]
 
 
-def lay_words(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") -> list[Span]:
-    """Approximate times of words that are said, one after the other, in stretches of speech, in microseconds.
+def approximate_times(words: Sequence[str], spans: Sequence[Span], lang: str = "en_US") -> list[Span]:
+    """Return approximate times of words that are said, one after the other, in stretches of speech, in microseconds.
 
-    On a clock that stands still between the stretches they share the time as stage 3 says; each word then lies in the
-    stretch in which its middle is.
+    They share the time of all stretches by the rule of stage 3; each word is then in the stretch that has its middle.
     """
     elapsed = np.cumsum([0, *(end - start for start, end in spans)])
     times = []
@@ -291,19 +290,19 @@ def name_columns(columns: Iterable[int]) -> tuple[str, ...]:
 
 
 def slice_posteriors(probs: Posteriors, span: Span) -> Posteriors:
-    """The rows of 80 ms that a span has, from a beginning that is between two of them."""
+    """Return the rows of 80 ms that a span has, from a beginning that is between two of them."""
     first = span[0] // FRAME_US
     return probs[first : first + count_frames(round(to_seconds(span[1] - span[0]) * SAMPLE_RATE))]
 
 
 def read_piece(piece: Piece) -> audio.Samples:
-    """The samples of a piece, one mel frame at least."""
+    """Return the samples of a piece, one mel frame at least."""
     samples = audio.read(piece.session.audio_path, piece.session.offset + to_seconds(piece.span[0]), piece.seconds)
     return samples if len(samples) >= HOP_SAMPLES else np.pad(samples, (0, HOP_SAMPLES - len(samples)))
 
 
 def _split_batches(pieces: Sequence[Piece], batch_seconds: float) -> Iterator[list[Piece]]:
-    """Pieces of like length, as many as may be padded to the longest of them."""
+    """Yield pieces of like length, as many as may be padded to the longest of them."""
     batch: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: piece.seconds):
         if batch and piece.seconds * (len(batch) + 1) > batch_seconds:

@@ -1,6 +1,6 @@
 """Models on many sessions, here or in other processes: a job is a pool of sessions, and loads the model once.
 
-Sessions of a pool are padded together, so results depend on the pools but not on where each is heard.
+Sessions of a pool are padded together, so results depend on the pools but not on where each is processed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PooledDiarizer:
 
     @property
     def frame_seconds(self) -> float:
-        """The duration of a row of posteriors."""
+        """Return the duration of a row of posteriors."""
         return read_frame_seconds(self.model)
 
     def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
-        """The posteriors of each session, in order."""
-        for heard in self.run_jobs(partial(diarize_sessions, self.model, self.device), _split(sessions)):
-            yield from heard
+        """Yield the posteriors of each session, in order."""
+        for found in self.run_jobs(partial(diarize_sessions, self.model, self.device), _split(sessions)):
+            yield from found
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ class PooledTranscriber:
     run_jobs: RunJobs
 
     def transcribe_samples(self, samples: Sequence[Session]) -> Iterator[tuple[Session, str, list[Segment]]]:
-        """The SST and the words of each sample."""
+        """Yield the SST and the words of each sample."""
         work = partial(transcribe_samples, self.model, self.diarizer, self.decoding)
         for written in self.run_jobs(work, _split(samples)):
             yield from written
 
 
 def diarize_sessions(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
-    """What a job of `PooledDiarizer` does."""
+    """Return the posteriors of a pool: a job of `PooledDiarizer`."""
     return list(_load_diarizer(model, device, _version(model)).posteriors_of(sessions))
 
 
 def transcribe_samples(
     model: Path, diarizer: Path | None, decoding: Decoding, samples: Sequence[Session]
 ) -> list[tuple[Session, str, list[Segment]]]:
-    """What a job of `PooledTranscriber` does."""
+    """Return the transcripts of a pool: a job of `PooledTranscriber`."""
     versions = _version(model), _version(diarizer) if diarizer else 0
     transcriber = _load_transcriber(model, diarizer, decoding, versions)
     return list(transcriber.transcribe_samples(samples))
@@ -73,7 +73,7 @@ def _split(sessions: Sequence[Session]) -> list[Sequence[Session]]:
 
 
 def _version(model: Path) -> int:
-    """Another one if the model was trained again meanwhile; a missing one is for the loader to complain about."""
+    """Return a number that changes when the model is trained again; the loader reports a missing model."""
     weights = model / "model.safetensors" if model.is_dir() else model
     return weights.stat().st_mtime_ns if weights.exists() else 0
 

@@ -4,16 +4,16 @@ In their order, per speaker:
 
 1. Posteriors are repeated to frames of 10 ms. Speech begins at a frame above `onset`; from then on it ends at a frame
    below `offset` (hysteresis). If onset < offset, a posterior between both does the one and the other in turn, frame by
-   frame: this is no use by itself, but padding closes the gaps, and shipped presets have it.
+   frame: alone this is useless, but padding closes the gaps, and published presets have it.
 2. Segments grow by `pad_onset` and `pad_offset`; those that then meet are one. Speech that lasts to the end of the
    recording ends where its last 10 ms begin.
 3. Segments below `min_duration_on` are dropped, then gaps below `min_duration_off` are filled.
 
 Times are compared as 32-bit floats, because NVIDIA's are: 0.42 s of speech may be a hair shorter than 0.42.
 
-There is no loop over frames or segments. The posteriors of all rows (a row is one speaker of one session) lie end to
-end, with a frame of certain silence before each; a run is a stretch of frames that say the same (speech, silence, or as
-before), and all that follows is arithmetic on the starts of runs.
+There is no loop over frames or segments. The posteriors of all rows (a row is one speaker of one session) are joined
+end to end, with a frame of certain silence before each; a run is a stretch of frames with the same decision (speech,
+silence, or as before), and all that follows is arithmetic on the starts of runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def join_posteriors(sessions: Sequence[npt.NDArray[Any]], frame_seconds: float =
     """Lay out posteriors of shape (frames, speakers) for `find_all_segments`; stage 7 does this once."""
     n_units = round(frame_seconds / UNIT_SECONDS)
     if n_units < 1 or abs(n_units * UNIT_SECONDS - frame_seconds) > 1e-6:
-        raise ValueError(f"frames must last a multiple of {UNIT_SECONDS} s, not {frame_seconds} s")
+        raise ValueError(f"frames must last a multiple of {UNIT_SECONDS} s, got {frame_seconds} s")
     n_frames = np.array([len(probs) for probs in sessions for _ in range(probs.shape[1])], np.int64)
     silence = np.full((1, 1), SILENCE, np.float32)
     pieces = [np.vstack([np.repeat(silence, probs.shape[1], axis=1), probs]).T.ravel() for probs in sessions]
@@ -74,7 +74,7 @@ def join_posteriors(sessions: Sequence[npt.NDArray[Any]], frame_seconds: float =
 
 
 def find_all_segments(rows: PosteriorRows, options: Postprocess) -> SegmentArrays:
-    """The segments of all rows, in their order; times are whole milliseconds."""
+    """Return the segments of all rows, in their order; times are rounded to milliseconds."""
     flips = _find_flips(rows, options)
     begin, finish = flips[0::2], flips[1::2]
     row = np.searchsorted(rows.first_frame, begin // rows.n_units, side="right") - 1
@@ -93,14 +93,14 @@ def find_all_segments(rows: PosteriorRows, options: Postprocess) -> SegmentArray
 
 
 def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> list[Floats]:
-    """Start and end in seconds of each speaker's segments, (n, 2), from posteriors of shape (frames, speakers)."""
+    """Return start and end of each speaker's segments in seconds, (n, 2), from posteriors (frames, speakers)."""
     found = find_all_segments(join_posteriors([probs], frame_seconds), options)
     times = np.column_stack([found.start, found.end])
     return [times[found.speaker == speaker] for speaker in range(probs.shape[1])]
 
 
 def name_segments(session_id: str, speakers: Sequence[Floats], names: Sequence[str] = ()) -> list[Segment]:
-    """What `find_segments` found, as records. Without names, speaker_0 is the model's first output, and so on."""
+    """Return the result of `find_segments` as records. Without names, speaker_0 is the model's first output."""
     return [
         Segment(session_id, names[speaker] if names else f"speaker_{speaker}", start, end)
         for speaker, times in enumerate(speakers)
@@ -109,7 +109,7 @@ def name_segments(session_id: str, speakers: Sequence[Floats], names: Sequence[s
 
 
 def _find_flips(rows: PosteriorRows, options: Postprocess) -> Ints:
-    """Where speech begins and ends in turn, in units (10 ms) from the start of all rows."""
+    """Return where speech begins and ends in turn, in units (10 ms) from the start of all rows."""
     above = (rows.values > np.float32(options.onset)).view(np.int8)
     below = (rows.values < np.float32(options.offset)).view(np.int8)
     said = above - below  # 1: speech, -1: silence, 0: neither, or both
@@ -142,7 +142,7 @@ class _Spans(NamedTuple):
     end: npt.NDArray[np.float32]
 
     def gaps(self) -> npt.NDArray[np.float32]:
-        """Seconds from each segment to the next one, which may be of another row."""
+        """Return seconds from each segment to the next one, which may be of another row."""
         return self.start[1:] - self.end[:-1]
 
     def join(self, closed: npt.NDArray[np.bool_]) -> _Spans:
@@ -157,7 +157,7 @@ class _Spans(NamedTuple):
         return _Spans(self.row[kept], self.start[kept], self.end[kept])
 
     def to_arrays(self, rows: PosteriorRows) -> SegmentArrays:
-        """On a grid of milliseconds, which is finer than any decision."""
+        """Return the segments on a grid of milliseconds, which is finer than any decision."""
         start, end = self.start.astype(np.float64).round(3), self.end.astype(np.float64).round(3)
         kept = end > start  # speech in nothing but the last unit
         row = self.row[kept]

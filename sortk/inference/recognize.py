@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.tokens import WORD_MARK, Tokenizer, prompt_of_canary
-from sortk.inference.pieces import lay_words
+from sortk.inference.pieces import approximate_times
 from sortk.models.canary import Canary
 from sortk.models.decoding import DecodingOptions, search
 from sortk.models.frames import FRAME_SECONDS, HOP_SAMPLES, SAMPLE_RATE
@@ -58,7 +58,7 @@ class RecognizeOptions:
 
     @property
     def language(self) -> str:
-        """As NVIDIA names it: en."""
+        """Return the language as NVIDIA names it: en."""
         return self.lang.replace("-", "_").partition("_")[0].lower()
 
 
@@ -73,7 +73,7 @@ class Recognizer(Protocol):
     def recognize(
         self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
     ) -> list[list[RecognizedWord]]:
-        """Clips of (samples,) at 16 kHz -> the words of each. `speech` says where somebody speaks in each clip."""
+        """Return the words of each clip of (samples,) at 16 kHz. `speech` says where speech is in each clip."""
 
 
 class ParakeetRecognizer:
@@ -137,7 +137,7 @@ class CanaryRecognizer:
         return self.model.features.window.device
 
     def write(self, clips: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
-        """The tokens of each clip, without prompt and end, and their probabilities."""
+        """Return the tokens of each clip, without prompt and end, and their probabilities."""
         states, n_frames = self.model.encode(*pad_clips(clips, self.device))
         states = self.model.project(states, n_frames)
         prompt, options = self.tokenizer.prompt, self.options.search
@@ -168,7 +168,7 @@ class CanaryRecognizer:
     def _approximate(self, tokens: list[int], probs: list[float], speech: Sequence[Span]) -> list[RecognizedWord]:
         confidence = sum(probs) / max(len(probs), 1)
         texts = self.tokenizer.decode(tokens).split()
-        times = lay_words(texts, [(to_us(start), to_us(end)) for start, end in speech], self.options.lang)
+        times = approximate_times(texts, [(to_us(start), to_us(end)) for start, end in speech], self.options.lang)
         return [
             RecognizedWord(text, start / 1e6, end / 1e6, confidence)
             for text, (start, end) in zip(texts, times, strict=True)
@@ -176,14 +176,14 @@ class CanaryRecognizer:
 
 
 def kind_of(model: Parakeet, head: Head) -> TokenKind:
-    """Which rule gives the tokens of a head their times."""
+    """Return which rule gives the tokens of a head their times."""
     if head == "ctc":
         return "ctc"
     return "tdt" if model.options.transducer is not None and model.options.transducer.durations else "rnnt"
 
 
 def find_marks(tokenizer: Tokenizer) -> frozenset[str]:
-    """The punctuation marks of a tokenizer's vocabulary."""
+    """Return the punctuation marks of a tokenizer's vocabulary."""
     return find_punctuation(tokenizer.spell(token) for token in range(tokenizer.n_tokens))
 
 
@@ -196,7 +196,7 @@ def pad_clips(clips: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Te
 
 
 def to_seconds(words: Sequence[FrameWord]) -> list[RecognizedWord]:
-    """Frames to seconds; words without letters are left out."""
+    """Return the words with times in seconds; words without letters are left out."""
     return [
         RecognizedWord(
             word.text, round(word.start * FRAME_SECONDS, 3), round(word.end * FRAME_SECONDS, 3), word.confidence
@@ -224,7 +224,7 @@ class FrameWord(NamedTuple):
 
 
 def find_punctuation(pieces: Iterable[str]) -> frozenset[str]:
-    """The punctuation marks that a vocabulary can write at the end of a word."""
+    """Return the punctuation marks that a vocabulary can write at the end of a word."""
     inner = (piece for piece in pieces if not piece.startswith(WORD_MARK))
     return frozenset(mark for piece in inner for mark in piece if unicodedata.category(mark).startswith("P"))
 
@@ -232,7 +232,7 @@ def find_punctuation(pieces: Iterable[str]) -> frozenset[str]:
 def find_spans(
     tokens: TimedTokens, texts: Sequence[str], kind: TokenKind, punctuation: frozenset[str]
 ) -> list[tuple[int, int]]:
-    """The first frame of each token and the one after its last; `texts` are without word marks."""
+    """Return the first frame of each token and the one after its last; `texts` are without word marks."""
     if kind == "tdt":
         spans = [(frame, frame + duration) for frame, duration in zip(tokens.frames, tokens.durations, strict=True)]
     elif kind == "rnnt":
@@ -248,7 +248,7 @@ def find_spans(
 
 
 def find_words(tokens: TimedTokens, tokenizer: Tokenizer, kind: TokenKind, marks: frozenset[str]) -> list[FrameWord]:
-    """The words of a clip; `marks` as `find_punctuation` gives them. A word's confidence is the mean of its tokens'.
+    """Return the words of a clip; `marks` are from `find_punctuation`. Confidences are means over a word's tokens.
 
     A word mark alone is a word without letters, as in NeMo.
     """
@@ -273,7 +273,7 @@ def find_words(tokens: TimedTokens, tokenizer: Tokenizer, kind: TokenKind, marks
 
 
 def find_canary_words(tokens: Sequence[int], probs: Sequence[float], tokenizer: Tokenizer) -> list[FrameWord]:
-    """The words of a text that Canary writes with times, `<|3|> School<|20|><|21|> night?<|40|>`; times are frames.
+    """Return the words of a text that Canary writes with times: `<|3|> School<|20|><|21|> night?<|40|>`, in frames.
 
     Times come in pairs; what is between the two of a pair is said in this time.
     """

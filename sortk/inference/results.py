@@ -88,7 +88,7 @@ class Transcript(Segments):
 
 
 def find_utterances(words: Sequence[Segment]) -> list[Segment]:
-    """What each speaker of each session says without a longer pause, in the order of sessions and starts."""
+    """Return the utterances of each speaker, which longer pauses separate, in the order of sessions and starts."""
     return [
         utterance
         for session_id in dict.fromkeys(word.session_id for word in words)
@@ -100,7 +100,7 @@ def find_utterances(words: Sequence[Segment]) -> list[Segment]:
 
 
 def group_words(words: Sequence[Segment]) -> list[list[Segment]]:
-    """The words of each utterance, utterances in the order of their starts."""
+    """Return the words of each utterance, utterances in the order of their starts."""
     groups: list[list[Segment]] = []
     for speaker in dict.fromkeys(word.speaker for word in words):
         own, end = [word for word in words if word.speaker == speaker], float("-inf")
@@ -114,7 +114,7 @@ def group_words(words: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def label_speakers(words: Iterable[Segment]) -> dict[str, str]:
-    """`Speaker 1`, ...: numbered as the diarizer does, or as they come in the alphabet; other names stay."""
+    """Return `Speaker 1`, ... for names that sortk made, numbered by output or alphabet; other names are kept."""
     names = sorted({word.speaker for word in words})
     if all(name.startswith("speaker_") and name.removeprefix("speaker_").isdecimal() for name in names):
         return {name: f"Speaker {int(name.removeprefix('speaker_')) + 1}" for name in names}
@@ -123,7 +123,7 @@ def label_speakers(words: Iterable[Segment]) -> dict[str, str]:
 
 
 def format_clock(seconds: float, mark: str = ".", digits: int = 2) -> str:
-    """`01:02:03.45`"""
+    """Return seconds as `01:02:03.45`."""
     unit = 10**digits
     ticks = round(max(seconds, 0.0) * unit)
     minutes, rest = divmod(ticks // unit, 60)
@@ -131,7 +131,7 @@ def format_clock(seconds: float, mark: str = ".", digits: int = 2) -> str:
 
 
 def format_dialogue(words: Sequence[Segment], labels: dict[str, str] | None = None) -> str:
-    """A line for each utterance: times, speaker, text."""
+    """Return a line for each utterance: times, speaker, text."""
     labels = labels or label_speakers(words)
     return "".join(
         f"[{format_clock(group[0].start)} - {format_clock(max(word.end for word in group))}] "
@@ -141,7 +141,7 @@ def format_dialogue(words: Sequence[Segment], labels: dict[str, str] | None = No
 
 
 def stream_utterances(words: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """The words of each utterance of a recording that is under way, as soon as another word shows that it is over."""
+    """Yield the words of each utterance of a live recording, as soon as a later word shows that it is over."""
     waiting: dict[str, list[Segment]] = {}
     for word in words:
         for speaker, own in list(waiting.items()):
@@ -167,7 +167,7 @@ class Cue(list[Segment]):
 
 
 def wrap_lines(text: str) -> list[str]:
-    """Lines of at most 42 letters, but for a longer word."""
+    """Return lines of at most 42 letters, but for a longer word."""
     return textwrap.wrap(text, LINE_LETTERS, break_long_words=False, break_on_hyphens=False)
 
 
@@ -184,12 +184,14 @@ def find_cues(words: Sequence[Segment], labels: dict[str, str]) -> list[tuple[fl
                 cues.append(cue)
     cues.sort(key=lambda cue: (cue[0].start, cue[-1].end))
     timed = []
-    for place, cue in enumerate(cues):
+    later = after = float("inf")  # starts of the next cue, and of the next one that starts later than that
+    for cue in reversed(cues):
         start, end = cue[0].start, max(word.end for word in cue)
-        later = next((other[0].start for other in cues[place + 1 :] if other[0].start > start), float("inf"))
+        if start < after:
+            later, after = after, start
         end = max(end, min(start + MIN_CUE_SECONDS, later), start + MIN_SECONDS)
         timed.append((start, end, labels[cue[0].speaker], " ".join(word.text for word in cue)))
-    return timed
+    return timed[::-1]
 
 
 def format_srt(words: Sequence[Segment]) -> str:
@@ -213,7 +215,7 @@ def format_vtt(words: Sequence[Segment]) -> str:
 
 
 def format_json(words: Sequence[Segment]) -> str:
-    """An object with the utterances of one recording; a list of such objects of several."""
+    """Return an object with the utterances of one recording; a list of such objects of several."""
     objects: list[dict[str, Any]] = [
         {
             "session_id": session_id,
@@ -241,7 +243,7 @@ def format_json(words: Sequence[Segment]) -> str:
 
 
 def format_transcript(words: Sequence[Segment], style: str) -> str:
-    """The words of one recording in any of STYLES."""
+    """Return the words of one recording in any of STYLES."""
     if style not in STYLES:
         raise ValueError(f"a transcript can be written as {', '.join(STYLES)}, not as {style!r}")
     formats = {"txt": format_dialogue, "json": format_json, "srt": format_srt, "vtt": format_vtt}
@@ -273,7 +275,7 @@ def write_transcript(folder: Path, session: Session, words: Sequence[Segment], s
 
 
 def print_transcripts(transcripts: Sequence[tuple[Session, Sequence[Segment]]], style: str, file: TextIO) -> None:
-    """All of them as one; texts have the name of the session above them if there are more."""
+    """Write all transcripts to one file; several texts have the name of the session above them."""
     if style in ("txt", "srt", "vtt") and len(transcripts) > 1:
         if style != "txt":
             raise ValueError(f"--format {style} holds one recording: give --out-dir for {len(transcripts)} of them")

@@ -26,7 +26,7 @@ BEHIND_FRAMES = AHEAD_SAMPLES // HOP_SAMPLES + 1
 
 
 class MelStream:
-    """Samples in, mel frames out: the same, but for the rule above, as if the whole recording were there."""
+    """Samples in, mel frames out: those of the complete recording, except for the rule above."""
 
     def __init__(self, features: LogMel, batch: int = 1) -> None:
         self._options = features.options
@@ -45,16 +45,16 @@ class MelStream:
 
     @property
     def n_samples(self) -> int:
-        """Of the recording so far."""
+        """Return the number of samples so far."""
         return self._n_forgotten + self._samples.shape[1]
 
     @property
     def n_settled(self) -> int:
-        """Mel frames that no further sample can change."""
+        """Return how many mel frames no further sample can change."""
         return max(self.n_samples - AHEAD_SAMPLES + HOP_SAMPLES, 0) // HOP_SAMPLES
 
     def cut(self, first: int, stop: int, is_last: bool) -> Tensor:
-        """Mel frames `first` to `stop`, (batch, stop - first, n_mels).
+        """Return mel frames `first` to `stop`, (batch, stop - first, n_mels).
 
         `stop` never goes back; `is_last` says that the recording ends with this piece. Samples that only earlier
         frames need are forgotten.
@@ -85,7 +85,7 @@ class MelStream:
         return self._peak + GAIN_FLOOR
 
     def _count(self, mel: Tensor) -> None:
-        """Adds frames to mean and squares (Chan, Golub and LeVeque 1979)."""
+        """Add frames to mean and squares (Chan, Golub and LeVeque 1979)."""
         n_before, n_new = self._n_counted, mel.shape[1]
         if n_new == 0:
             return
@@ -119,7 +119,7 @@ class Stream:
 
     @torch.inference_mode()
     def finish(self) -> Tensor:
-        """The recording has ended: (batch, rows, speakers) that are left."""
+        """Return the remaining rows, (batch, rows, speakers): the recording has ended."""
         n_mel = self._mel.n_samples // HOP_SAMPLES
         probs = [self._no_rows()]
         while self._n_done * MEL_PER_FRAME < n_mel:
@@ -130,7 +130,7 @@ class Stream:
         return self.state.cache_probs[:, :0]
 
     def _step(self, n_mel: int, is_last: bool) -> Tensor:
-        """The next chunk, of which `n_mel` mel frames since the start are there."""
+        """Process the next chunk; `n_mel` mel frames since the start are available."""
         options, begin = self._options, self._n_done
         first = max(begin - options.left_context, 0)
         end = min((begin + options.chunk) * MEL_PER_FRAME, n_mel)

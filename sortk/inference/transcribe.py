@@ -2,7 +2,7 @@
 
     write      the SST of each piece, the diarizer's posteriors as speaker kernels. In a piece speakers are numbered by
                their arrival in it, so the columns of the posteriors are sorted that way: <spk0> is then a known speaker
-    lay out    a speaker's words over the time in which the diarizer finds that speaker, as stage 3 does
+    segments   a speaker's words over the time in which the diarizer finds that speaker, as stage 3 does
 
 A model without a diarizer inside (systems 1 and, in training, 4) needs one from outside for recordings that are longer
 than a piece. Without any, pieces are cut at the silences of a speech detector, and speakers are those of a piece.
@@ -35,7 +35,7 @@ from sortk.inference.pieces import (
     Piece,
     TranscribeOptions,
     Transcriber,
-    lay_words,
+    approximate_times,
     name_columns,
     order_by_arrival,
     read_piece,
@@ -79,11 +79,11 @@ class MsAsrTranscriber(Transcriber[str]):
         if diarizer is None and model.diarizer is not None:
             diarizer = Diarizer(LoadedDiarizer(model.diarizer))
         if model.kernels is not None and diarizer is None:
-            raise ValueError("this model has to be told who speaks, and has no diarizer inside: give one (--diarizer)")
+            raise ValueError("this model needs a diarizer and has none inside: give one (--diarizer)")
         n_speakers = model.options.n_speakers
         if model.kernels is not None and diarizer is not None and diarizer.model.options.n_speakers != n_speakers:
             n_given = diarizer.model.options.n_speakers
-            raise ValueError(f"the diarizer tells {n_given} speakers apart, but the ASR is for {n_speakers}")
+            raise ValueError(f"the diarizer has {n_given} outputs, but the ASR is for {n_speakers} speakers")
         self.diarizer = diarizer
         grammar = GRAMMARS[level] if level is not None else None
         self._is_named = grammar is not None and grammar.named
@@ -103,7 +103,7 @@ class MsAsrTranscriber(Transcriber[str]):
 
     @torch.inference_mode()
     def write(self, pieces: Sequence[Piece]) -> list[str]:
-        """The SST of each piece."""
+        """Return the SST of each piece."""
         clips = [torch.from_numpy(read_piece(piece)) for piece in pieces]
         samples = pad_sequence(clips, batch_first=True).to(self.device)
         lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
@@ -124,8 +124,8 @@ class MsAsrTranscriber(Transcriber[str]):
             row[: len(piece.probs)] = torch.from_numpy(piece.probs)
         return padded.to(self.device)
 
-    def lay_out(self, piece: Piece, text: str, number: int, n_pieces: int) -> list[Segment]:
-        """The words of a piece with speakers and approximate times; it is the `number`-th of `n_pieces`."""
+    def to_segments(self, piece: Piece, text: str, number: int, n_pieces: int) -> list[Segment]:
+        """Return the words of a piece with speakers and approximate times; it is the `number`-th of `n_pieces`."""
         spoken: dict[str, list[str]] = {}
         for turn in parse_any(text):
             spoken.setdefault(turn.speaker, []).extend(turn.text.split())
@@ -134,14 +134,14 @@ class MsAsrTranscriber(Transcriber[str]):
         for speaker, own in spoken.items():
             name, column = self._name_speaker(piece, speaker, number, n_pieces), speaker_number(speaker)
             spans = self._find_spans(piece, column if self._is_named else None)
-            for word, (first, last) in zip(own, lay_words(own, spans, self.options.lang), strict=True):
+            for word, (first, last) in zip(own, approximate_times(own, spans, self.options.lang), strict=True):
                 times = to_seconds(start + first), to_seconds(start + last)
                 words.append(Segment(piece.session.session_id, name, *times, word))
         return words
 
     def _name_speaker(self, piece: Piece, speaker: str, number: int, n_pieces: int) -> str:
-        """Speakers of the whole recording if the diarizer knows them, else of the piece, or turns (SOT). All words of a
-        model that knows no speakers have one."""
+        """Return a speaker of the recording if the diarizer has one, else of the piece, or a turn (SOT). A model
+        without speaker tokens has one speaker."""
         if self.level is None:
             return "speaker_0"
         column = speaker_number(speaker)
@@ -154,16 +154,16 @@ class MsAsrTranscriber(Transcriber[str]):
         return name if n_pieces == 1 else f"piece_{number}_{name}"
 
     def _find_spans(self, piece: Piece, speaker: int | None) -> list[Span]:
-        """Where the speaker is heard in the piece, from its start on; else where anybody is; else all of it."""
-        whole = (0, piece.span[1] - piece.span[0])
+        """Return where the speaker is active in the piece, else where any speaker is, else all of it."""
+        everything = (0, piece.span[1] - piece.span[0])
         if piece.probs is None:
-            return [whole]
+            return [everything]
         own = piece.probs if speaker is None else piece.probs[:, speaker : speaker + 1]
-        for heard in (own, piece.probs):
-            active = find_active_spans(heard, self.options.threshold)
-            if spans := clip(merge(chain.from_iterable(active)), *whole):
+        for probs in (own, piece.probs):
+            active = find_active_spans(probs, self.options.threshold)
+            if spans := clip(merge(chain.from_iterable(active)), *everything):
                 return spans
-        return [whole]
+        return [everything]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def load_transcriber(
     device: str | None = None,
     diarize_options: DiarizeOptions | None = None,
 ) -> Transcriber[Any]:
-    """A transcriber of any ASR: a model folder, a `.nemo` file or a name, and a diarizer to tell the speakers apart.
+    """Return a transcriber for any ASR (a model folder, a `.nemo` file or a name) and, if it needs one, a diarizer.
 
     Both are on the GPU if there is one. A multi-speaker ASR of sortk's own names speakers itself.
     """
@@ -214,7 +214,7 @@ def _build_transcriber(loaded: LoadedAsr, options: TranscribeOptions, diarizer: 
         options = replace(options, piece_seconds=max(learned, MIN_PIECE_SECONDS))
     if isinstance(model, MsAsr):
         if options.overlap is not None:
-            raise ValueError("a multi-speaker ASR writes overlapping speech by itself: leave out --overlap")
+            raise ValueError("a multi-speaker ASR transcribes overlapping speech without --overlap: leave it out")
         if model.diarizer is not None:
             model.diarizer.freeze_for_inference()
         return MsAsrTranscriber(model, tokenizer, read_sst_level(config), options, diarizer)

@@ -6,7 +6,7 @@ follows the output y of every attention and of the last feed-forward layer of ea
 layer's input. W_up is 0 at first: a model with new adapters computes what it did without.
 
 The adapters stand apart from the model that they adapt. They listen to its layers (forward hooks), so its weights keep
-their names, and freezing the one and training the other is a matter of whole modules.
+their names, and whole modules are frozen or trained.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Adapters(nn.ModuleDict):
     def __init__(self, asr: Canary, bottleneck: int) -> None:
         super().__init__()
         if bottleneck < 1:
-            raise ValueError(f"the bottleneck of adapters must be at least 1, not {bottleneck}")
+            raise ValueError(f"the bottleneck of adapters must be 1 or more, got {bottleneck}")
         for name, part in _find_adapted(asr).items():
             adapter = Adapter(_find_width(part), bottleneck)
             self[name.replace(".", "-")] = adapter  # a module's name cannot have dots

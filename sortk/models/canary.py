@@ -5,7 +5,7 @@
 
     Attention         of tokens to tokens, or of tokens to states
     DecoderLayer      attention to tokens, attention to states, feed-forward; each one added to its input
-    Decoder           all of it, for whole texts (training)
+    Decoder           all of it, for complete texts (training)
     Decoding          the same, token by token: what was computed for the tokens before is kept
 
 A clip's states do not depend on its padding. (NVIDIA encodes one mel frame of padding more: there 10 s have 126 frames,
@@ -82,7 +82,7 @@ class CanaryOptions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> CanaryOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
+        """Return the inverse of `to_json`; a field that is left out has its default."""
         return options_from_json(cls, fields, "a Canary")
 
 
@@ -161,7 +161,7 @@ class TokenCache:
         self._kept: Tensor | None = None  # (2, rows, heads, max_tokens, d_k)
 
     def append(self, new: KeyValue) -> KeyValue:
-        """Those of all tokens up to the new ones."""
+        """Return the keys and values of all tokens up to the new ones."""
         rows, n_heads, n_new, d_k = new[0].shape
         start, self.n_tokens = self.n_tokens, self.n_tokens + n_new
         if self._kept is None:
@@ -172,7 +172,7 @@ class TokenCache:
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Row i goes on from what was row rows[i]."""
+        """Continue row i from what was row rows[i]."""
         if self._kept is not None:
             self._kept[:, :, :, : self.n_tokens] = self._kept[:, rows, :, : self.n_tokens]
 
@@ -226,7 +226,7 @@ class Decoder(nn.Module):
         return self.predict(x)
 
     def start(self, states: Tensor, lengths: Tensor | None = None, beam: int = 1, max_tokens: int = 0) -> Decoding:
-        """Decoding of these states, `beam` rows for each clip, up to `max_tokens` tokens (0: as many as it can)."""
+        """Return the decoding of these states: `beam` rows for each clip, up to `max_tokens` tokens (0: the most)."""
         return Decoding(self, states, lengths, beam, min(max_tokens or self.max_tokens, self.max_tokens))
 
     def count(self, n_tokens: int, device: torch.device) -> Tensor:
@@ -285,7 +285,7 @@ class Decoding:
         return self._decoder.predict(x[:, -1])
 
     def select(self, rows: Tensor) -> None:
-        """Row i goes on from what was row rows[i], of the same clip."""
+        """Continue row i from what was row rows[i], of the same clip."""
         for _, _, cache in self._layers:
             cache.select(rows)
 
@@ -326,7 +326,7 @@ class Canary(nn.Module):
 
 
 def extend_vocabulary(weights: Mapping[str, Tensor], n_tokens: int) -> dict[str, Tensor]:
-    """The weights with rows for new tokens after the old ones, `n_tokens` in all.
+    """Return the weights with rows for new tokens after the old ones, `n_tokens` in all.
 
     New rows are drawn with the mean and the spread of the old ones, always the same: they are tokens like any others,
     and apart from each other, so that even a model whose embedding is frozen (adapters) can learn to write them.

@@ -41,7 +41,7 @@ class Steps(Protocol):
         """(rows, n), the next tokens -> (rows, n_tokens), logits of those after them."""
 
     def select(self, rows: Tensor) -> None:
-        """Row i goes on from what was row rows[i]."""
+        """Continue row i from what was row rows[i]."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DecodingOptions:
             raise ValueError("tokens_per_second must not be negative, and tokens_more at least 1")
 
     def limit_tokens(self, seconds: float) -> int:
-        """The most tokens of a text that takes so long, its end included."""
+        """Return the most tokens of a text of this duration, its end included."""
         return self.tokens_more + int(self.tokens_per_second * seconds)
 
 
@@ -86,7 +86,7 @@ def search(
     constraint: Constraint | None = None,
     device: torch.device | None = None,
 ) -> list[Hypothesis]:
-    """The best text of each clip, of at most limits[clip] tokens with its end; `steps` has not done any step yet."""
+    """Return the best text of each clip, at most limits[clip] tokens with its end; `steps` is at its start."""
     if steps.n_rows != len(limits) * options.beam:
         raise ValueError(f"{steps.n_rows} rows are not {len(limits)} clips with a beam of {options.beam}")
     if not 1 <= len(prompt) < steps.max_tokens:
@@ -115,7 +115,7 @@ class _Beams:
     ) -> None:
         n_rows = n_clips * options.beam
         self.options, self.end, self.max_tokens, self.n = options, end, max_tokens, 0
-        # Before the text lie tokens that are equal to none, so that every token has MAX_PERIOD before it.
+        # Before the text are tokens that are equal to none, so that every token has MAX_PERIOD before it.
         self.tokens = torch.full((n_rows, MAX_PERIOD + max_tokens), -1, device=device)
         self.scores = torch.full((n_clips, options.beam), -math.inf, device=device)
         self.scores[:, 0] = 0.0  # at first the rows of a clip are the same
@@ -167,7 +167,7 @@ class _Beams:
         self.over |= runs_away
 
     def best(self, clip: int, constraint: Constraint | None) -> Hypothesis:
-        """The row of a clip with the best score, of those that ended if any; its tail is cut to where it may end."""
+        """Return the best row of a clip, of those that ended if any; its tail is cut to where it may end."""
         rows = range(clip * self.options.beam, (clip + 1) * self.options.beam)
         row = max(rows, key=lambda row: (bool(self.ended[row]), self._score(row)))
         text = self.texts()[row, : int(self.lengths[row])]
@@ -185,7 +185,7 @@ class _Beams:
 
 
 class Vocabulary(Protocol):
-    """What a tokenizer tells about its tokens (`formats.tokens.Tokenizer` does)."""
+    """What a tokenizer says about its tokens (`formats.tokens.Tokenizer` does)."""
 
     end: int
     change: int | None  # <cs>

@@ -35,7 +35,7 @@ class DiarizerModel(nn.Module):
 
     @property
     def row_seconds(self) -> float:
-        """The duration of a row of posteriors."""
+        """Return the duration of a row of posteriors."""
         return FRAME_SECONDS / self.rows_per_frame
 
     def forward(self, samples: Tensor, lengths: Tensor | None = None) -> SpeakerOutput:
@@ -51,7 +51,7 @@ class DiarizerModel(nn.Module):
         """Trade flexibility for speed: afterwards the weights must not change and are not those of a checkpoint."""
 
     def quantized_parts(self) -> Sequence[nn.Module]:
-        """The parts that hold most of the work; `--int8` quantizes the linear layers in them."""
+        """Return the parts that hold most of the work; `--int8` quantizes the linear layers in them."""
         raise NotImplementedError
 
 
@@ -71,7 +71,7 @@ class StreamingOptions:
     recent_bonus: float = 0.05  # added to the score of frames that are new in the cache
     strong_boost: float = 0.75  # of a speaker's share of the cache: so many of the best frames get 2 log 2
     weak_boost: float = 1.5  # likewise: so many get log 2
-    min_alone: float = 0.5  # likewise: who has as many frames with s > 0 keeps no others
+    min_alone: float = 0.5  # likewise: a speaker with at least so many frames with s > 0 keeps only those
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
@@ -81,7 +81,7 @@ class StreamingOptions:
 
     @property
     def latency_seconds(self) -> float:
-        """How long a frame waits, at most, until its step can run."""
+        """Return how long a frame waits, at most, until its step can run."""
         return (self.chunk + self.right_context) * FRAME_SECONDS
 
 

@@ -31,7 +31,7 @@ from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME, key_bias, sinusoids, valid_frames
 from sortk.models.options import check_sizes, options_from_json
 
-QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores never exist as a whole
+QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores are never all in memory
 SUBSAMPLED_AT_A_TIME = 512  # frames: the first convolution makes the largest tensor of all, 80 MB in the 123M model
 POSITIONS_KEPT = 1536  # frames, 123 s: 113 MB in the 123M model. Projecting is a small part of longer clips
 POSITIONS_GROW_BY = 256  # frames
@@ -69,7 +69,7 @@ class FastConformerOptions:
 
     @property
     def context(self) -> Context | None:
-        """None: every frame sees all frames."""
+        """Return the context; None: every frame sees all frames."""
         return None if self.right_context < 0 else Context(self.left_context, self.right_context)
 
 
@@ -89,11 +89,11 @@ class Context(NamedTuple):
 
     @property
     def n_kept(self) -> int | None:
-        """Frames before a chunk that it sees; None: all."""
+        """Return how many frames before a chunk it sees; None: all."""
         return None if self.left < 0 else self.left // self.chunk * self.chunk
 
     def find_keys(self, start: int, stop: int, n_frames: int) -> tuple[int, int]:
-        """The first and the last + 1 of the frames that the frames from `start` to `stop` see."""
+        """Return the first and the last + 1 of the frames that the frames from `start` to `stop` see."""
         first = 0 if self.n_kept is None else max(start // self.chunk * self.chunk - self.n_kept, 0)
         return first, min(((stop - 1) // self.chunk + 1) * self.chunk, n_frames)
 
@@ -113,7 +113,7 @@ class LayerCache:
         self.convolved: Tensor | None = None  # (batch, conv_kernel - 1, d_model)
 
     def attend(self, new: Tensor) -> Tensor:
-        """The frames that the new ones see, and these."""
+        """Return the frames that the new ones see, and these."""
         seen = new if self.attended is None else torch.cat([self.attended, new], dim=1)
         self.attended = seen if self.n_kept is None else seen[:, max(seen.shape[1] - self.n_kept, 0) :]
         return seen
@@ -168,7 +168,7 @@ class Subsampling(nn.Module):
         return frames, lengths
 
     def halve(self, n: int) -> int:
-        """Outputs of a convolution with kernel 3 and stride 2."""
+        """Return the number of outputs of a convolution with kernel 3 and stride 2."""
         return (n + self.before + self.after - 3) // 2 + 1
 
     def halve_lengths(self, lengths: Tensor | None) -> Tensor | None:
@@ -331,7 +331,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
 
 
 def _sum_over_processes(x: Tensor) -> Tensor:
-    """Gradients flow to every process that added to the sum."""
+    """Return the sum over all processes; gradients flow to each of them."""
     return cast(Tensor, all_reduce(x)) if distributed.is_initialized() else x  # type: ignore[no-untyped-call]
 
 
@@ -362,7 +362,7 @@ class Convolution(nn.Module):
             cache.convolved = x[:, x.shape[1] - self.n_before :]
         elif self.n_before != self.n_after:
             x = functional.pad(x, (0, 0, self.n_before, self.n_after))
-        # As an image of height 1 with channels last it stays as it lies in memory: 5 x faster than as a sequence.
+        # As an image of height 1 with channels last it keeps its memory layout: 5 x faster than as a sequence.
         depthwise = self.depthwise_conv
         x = functional.conv2d(
             x.transpose(1, 2).unsqueeze(2),
@@ -516,7 +516,7 @@ class FastConformer(nn.Module):
 
     @property
     def n_lower(self) -> int:
-        """The number of layers of the lower half, which tell voices apart."""
+        """Return the number of layers of the lower half, which separates voices."""
         return (len(self.layers) + 1) // 2
 
     def freeze_for_inference(self) -> None:

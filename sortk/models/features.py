@@ -3,7 +3,7 @@
     gain -> pre-emphasis -> windowed Fourier transform -> power -> mel filters -> log -> normalisation per mel bin
 
 A clip's features do not depend on what it is batched with: the gain too is the clip's own. (NVIDIA takes it over the
-whole batch, so its outputs move with a clip's batch-mates; one clip at a time the two are the same.)
+batch, so its outputs depend on a clip's batch-mates; one clip at a time the two are the same.)
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class FeatureOptions:
     def __post_init__(self) -> None:
         check_sizes(self, "n_mels")
         if self.n_mels > N_FFT:
-            raise ValueError(f"n_mels must be at most {N_FFT}, not {self.n_mels}")
+            raise ValueError(f"n_mels must be at most {N_FFT}, got {self.n_mels}")
         if self.normalize not in ("per_feature", "none"):
-            raise ValueError(f"normalize must be per_feature or none, not {self.normalize!r}")
+            raise ValueError(f"normalize must be per_feature or none, got {self.normalize!r}")
 
 
 class LogMel(nn.Module):
@@ -77,8 +77,8 @@ class LogMel(nn.Module):
         """(batch, samples) -> (batch, mel frames + 1, N_FFT / 2 + 1): |DFT|^2 of windows centred on every hop."""
         valid = valid_frames(lengths, samples.shape[1])
         if self.options.gain:
-            heard = samples if valid is None else samples.masked_fill(~valid, -math.inf)
-            peak = heard.amax(dim=1, keepdim=True).clamp(min=0)  # all samples below 0: nothing sensible
+            audible = samples if valid is None else samples.masked_fill(~valid, -math.inf)
+            peak = audible.amax(dim=1, keepdim=True).clamp(min=0)  # all samples below 0: nothing sensible
             samples = samples / (peak + GAIN_FLOOR)
         if self.training and self.options.dither > 0:
             samples = samples + self.options.dither * torch.randn_like(samples)
@@ -94,7 +94,7 @@ class LogMel(nn.Module):
 
 
 def normalize_bins(mel: Tensor, valid: Tensor | None) -> Tensor:
-    """Each bin of each clip to mean 0 and standard deviation 1 over the valid frames. (batch, frames, bins) both."""
+    """Scale the bins of each clip to mean 0 and standard deviation 1 over valid frames. (batch, frames, bins) both."""
     if valid is None:
         weight, n_valid = mel.new_ones(1, 1, 1), mel.new_full((1, 1, 1), mel.shape[1])
     else:

@@ -22,7 +22,7 @@ Count = TypeVar("Count", int, Tensor)
 
 
 def count_frames(n_samples: Count) -> Count:
-    """Model frames of a clip; a last one that is begun counts."""
+    """Return how many model frames a clip has; a last one that is begun counts."""
     n_mel: Count = n_samples // HOP_SAMPLES
     return (n_mel + MEL_PER_FRAME - 1) // MEL_PER_FRAME
 
@@ -42,7 +42,7 @@ def valid_frames(lengths: Tensor | None, n_frames: int) -> Tensor | None:
 
 
 def key_bias(valid: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """(batch, frames) -> (batch, 1, 1, frames) to add to attention scores, so that nobody attends to padding."""
+    """(batch, frames) -> (batch, 1, 1, frames) to add to attention scores, so that no frame attends to padding."""
     if valid is None:
         return None
     # The softmax of it is 0, and unlike -inf it gives no NaN for a clip without any frame.
@@ -61,7 +61,7 @@ class SpeakerOutput(NamedTuple):
 
     logits: Tensor  # (batch, frames, speakers); the sigmoid of them is P of Eq. 2
     lengths: Tensor | None  # (batch,) valid frames, None: all
-    embeddings: Tensor  # (batch, frames, d_model) of the encoder's lower half, whose business is telling voices apart
+    embeddings: Tensor  # (batch, frames, d_model) of the encoder's lower half, which separates voices
     existence: Tensor | None = None  # (batch, speakers + 1) logits; only EEND-EDA counts its speakers
     earlier: tuple[Tensor, ...] = ()  # logits from the layers below the last, in training if they are asked for
     for_loss: object = None  # what the loss of this kind of model needs besides, in training

@@ -31,24 +31,22 @@ class KernelOptions:
 
     kind: KernelKind = "sinusoidal"  # learned: the same at first, and then weights like others
     scale: float = 1.0  # of the kernels against the states
-    keep_norm: bool = (
-        False  # A~ times ||A||_2 again: where nobody speaks the states are what a pretrained decoder knows
-    )
+    keep_norm: bool = False  # A~ times ||A||_2 again: in silence the states are what a pretrained decoder knows
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(KernelKind):
-            raise ValueError(f"kind must be {' or '.join(get_args(KernelKind))}, not {self.kind!r}")
+            raise ValueError(f"kind must be {' or '.join(get_args(KernelKind))}, got {self.kind!r}")
         if not self.scale >= 0:
-            raise ValueError(f"scale must not be negative, not {self.scale}")
+            raise ValueError(f"scale must be 0 or more, got {self.scale}")
 
 
 def sinusoidal_kernels(n_speakers: int, d_model: int, device: torch.device | None = None) -> Tensor:
-    """Gamma, (n_speakers, d_model); its rows are orthogonal and have norm sqrt(d_model / 2)."""
+    """Return Gamma, (n_speakers, d_model); its rows are orthogonal and have norm sqrt(d_model / 2)."""
     if not 1 <= n_speakers < d_model / 2:  # kernel M / 2 is 0, and kernel M - k is minus kernel k
-        raise ValueError(f"{d_model} features have kernels for 1 to {(d_model - 1) // 2} speakers, not {n_speakers}")
+        raise ValueError(f"{d_model} features have kernels for 1 to {(d_model - 1) // 2} speakers, got {n_speakers}")
     k = torch.arange(1, n_speakers + 1, device=device)[:, None]
     z = torch.arange(1, d_model + 1, device=device)
-    # A whole number of turns more or less: so the angle stays small, and the sine exact.
+    # Full turns are left out: so the angle stays small, and the sine exact.
     return (2 * math.pi / d_model * (k * z % d_model)).sin()
 
 
@@ -78,7 +76,7 @@ class SpeakerKernels(nn.Module):
 
 
 def resample_posteriors(probs: Tensor, n_frames: int, frame_seconds: float = FRAME_SECONDS) -> Tensor:
-    """Posteriors on the model's frames of 80 ms: their mean over the time of each one; 0 beyond their end.
+    """Return posteriors on the model's frames of 80 ms: their mean over the time of each one; 0 beyond their end.
 
     (batch, frames of `frame_seconds`, speakers) -> (batch, n_frames, speakers)
     """

@@ -1,4 +1,4 @@
-r"""Multi-speaker ASR: Canary, told by Sortformer who speaks (section "Bridging Timestamps and Tokens").
+r"""Multi-speaker ASR: Canary, supervised by Sortformer (section "Bridging Timestamps and Tokens").
 
     samples -> LogMel -> FastConformer -> A ----> A / ||A||_2 + Gamma^T P -> Canary's decoder -> tokens
           \-> Sortformer -> P, who speaks when --/
@@ -52,13 +52,13 @@ class MsAsrOptions:
     def __post_init__(self) -> None:
         if self.supervision not in get_args(Supervision):
             known = ", ".join(get_args(Supervision))
-            raise ValueError(f"supervision must be one of {known}, not {self.supervision!r}")
+            raise ValueError(f"supervision must be one of {known}, got {self.supervision!r}")
         check_sizes(self, "n_speakers")
         if self.adapters < 0:
-            raise ValueError(f"adapters must not be negative, not {self.adapters}")
+            raise ValueError(f"adapters must be 0 or more, got {self.adapters}")
         if self.diarizer is not None and self.diarizer.n_speakers != self.n_speakers:
             raise ValueError(
-                f"the diarizer tells {self.diarizer.n_speakers} speakers apart, but the ASR is for {self.n_speakers}"
+                f"the diarizer has {self.diarizer.n_speakers} outputs, but the ASR is for {self.n_speakers} speakers"
             )
         if self.supervision in ("none", "truth") or self.diarizer is not None:
             return
@@ -66,7 +66,7 @@ class MsAsrOptions:
 
     @property
     def shares_features(self) -> bool:
-        """Whether mel frames serve both models; dither does not count."""
+        """Return whether mel frames serve both models; dither does not count."""
         return self.diarizer is not None and _undithered(self.asr.features) == _undithered(self.diarizer.features)
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class MsAsrOptions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> MsAsrOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
+        """Return the inverse of `to_json`; a field that is left out has its default."""
         return options_from_json(cls, fields, "a multi-speaker ASR")
 
 
@@ -98,7 +98,7 @@ class MsAsr(nn.Module):
 
     @property
     def frozen_parts(self) -> tuple[str, ...]:
-        """Names of the parts that do not learn."""
+        """Return names of the parts that do not learn."""
         asr = ("asr",) if self.adapters is not None else ()
         is_fixed = self.diarizer is not None and self.options.supervision != "finetuned"
         return asr + (("diarizer",) if is_fixed else ())
@@ -126,19 +126,19 @@ class MsAsr(nn.Module):
         encoded, n_frames = self.asr.encoder(mel, mel_lengths)
         if self.kernels is not None:
             if speaker_probs is None:
-                heard = (mel, mel_lengths) if self.options.shares_features else None
-                speaker_probs = self.diarize(samples, lengths, heard)
+                shared = (mel, mel_lengths) if self.options.shares_features else None
+                speaker_probs = self.diarize(samples, lengths, shared)
             encoded = self.kernels(encoded, speaker_probs, frame_seconds)
         return self.asr.project(encoded, n_frames), n_frames
 
     def diarize(
-        self, samples: Tensor, lengths: Tensor | None = None, heard: tuple[Tensor, Tensor | None] | None = None
+        self, samples: Tensor, lengths: Tensor | None = None, features: tuple[Tensor, Tensor | None] | None = None
     ) -> Tensor:
-        """P: (batch, frames, speakers); `heard` are the mel frames, if the diarizer's are the same."""
+        """Return P, (batch, frames, speakers); `features` are the mel frames, if the diarizer's are the same."""
         if self.diarizer is None:
             raise ValueError("this model has no diarizer inside: give a trained one, or posteriors")
         learns = self.options.supervision == "finetuned" and torch.is_grad_enabled()
         with torch.set_grad_enabled(learns):
-            mel, mel_lengths = self.diarizer.features(samples, lengths) if heard is None else heard
+            mel, mel_lengths = self.diarizer.features(samples, lengths) if features is None else features
             frames, n_frames = self.diarizer.subsample(mel, mel_lengths)
             return self.diarizer.diarize_frames(frames, n_frames).speaker_probs

@@ -1,4 +1,4 @@
-"""Multitalker Parakeet: a streaming Parakeet that is told whom to write down (Wang et al. 2025, "Speaker kernels").
+"""Multitalker Parakeet: a streaming Parakeet that transcribes one target speaker (Wang et al. 2025, "Speaker kernels").
 
 Who speaks when comes from a diarizer. Before layer k of the encoder (k in `kernel_layers`, NVIDIA: 0 only)
 
@@ -70,7 +70,7 @@ class MultitalkerOptions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> MultitalkerOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
+        """Return the inverse of `to_json`; a field that is left out has its default."""
         return options_from_json(cls, fields, "a multitalker Parakeet")
 
 
@@ -137,7 +137,7 @@ class Multitalker(nn.Module):
         p, q = fit_frames(target, n_frames, 1.0), fit_frames(others, n_frames, 0.0)
 
         def apply_kernels(layer: int, x: Tensor) -> Tensor:
-            # Nobody named: the first kernels work as if everybody were the target, later ones not at all.
+            # No target: the first kernels treat every frame as the target's, later ones are skipped.
             if layer not in self.options.kernel_layers or (target is None and layer > 0):
                 return x
             x = x + self.kernels[str(layer)](x if p is None else x * p[:, :, None].to(x.dtype))
@@ -188,17 +188,17 @@ class MultitalkerStream:
         self.n_frames = 0  # so far
 
     def count_mel(self, n_frames: int) -> int:
-        """Mel frames from the start on that so many frames need: frame t sees those up to 8 t."""
+        """Return how many mel frames `n_frames` frames need: frame t sees those up to 8 t."""
         return MEL_PER_FRAME * (n_frames - 1) + 1 if n_frames else 0
 
     def count_ready(self, n_mel: int) -> int:
-        """Frames beyond those so far that can be computed with so many mel frames: complete chunks."""
+        """Return how many more frames, in complete chunks, can be computed with so many mel frames."""
         n_whole = max(n_mel - 1, -1) // MEL_PER_FRAME + 1
         return (n_whole - self.n_frames) // self.context.chunk * self.context.chunk
 
     @property
     def first_mel(self) -> int:
-        """The mel frame with which the next step must begin."""
+        """Return the mel frame with which the next step must begin."""
         return max(MEL_PER_FRAME * self.n_frames - SEEN_BEFORE, 0)
 
     @torch.inference_mode()

@@ -164,7 +164,7 @@ def _name_absent(config: Mapping[str, Any], named: Mapping[str, Tensor]) -> set[
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with memory of its own for each: NVIDIA's layers may share one (untie_biases: false)."""
+    """Return the weights, each with its own memory: NVIDIA's layers may share it (untie_biases: false)."""
     used: set[int] = set()
     separate = {}
     for name, tensor in weights.items():
@@ -176,7 +176,7 @@ def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_constants(tensors: Mapping[str, Tensor], n_mels: int) -> None:
-    """Window and mel filters of the features lie beside the weights; ours must be the same."""
+    """Raise ValueError if window or mel filters, which a checkpoint holds, are not ours."""
     constants = {
         "preprocessor.featurizer.window": torch.hann_window(WINDOW_SAMPLES, periodic=False),
         "preprocessor.featurizer.fb": mel_filters(n_mels).T[None],
@@ -188,7 +188,7 @@ def _check_constants(tensors: Mapping[str, Tensor], n_mels: int) -> None:
 
 
 def _check_decoder(tensors: Mapping[str, Tensor], decoder: Decoder) -> None:
-    """Positions that are counted as ours, and an output layer that is the embedding."""
+    """Raise ValueError if the positions are not ours, or the output layer is not the embedding."""
     positions, embedding = tensors.get(f"{EMBEDDING}.position_embedding.pos_enc"), f"{EMBEDDING}.token_embedding.weight"
     if positions is not None:
         fits = positions.shape == (decoder.max_tokens, decoder.embedding.embedding_dim)
@@ -226,13 +226,13 @@ class _Kind:
 _SORTFORMER = _Kind(
     convert_sortformer,
     SORTFORMER_NAMES,
-    CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"},
+    CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, not even by NVIDIA"},
 )
 _NEMOTRON = _Kind(
     convert_nemotron,
     NEMOTRON_NAMES,
     CONSTANTS
-    | {"sortformer_modules.hidden_to_spks.": "never used, by NVIDIA neither"}
+    | {"sortformer_modules.hidden_to_spks.": "never used, not even by NVIDIA"}
     | {
         f"{module}activity_head.": "a loss of NVIDIA's training only"
         for module in ("", "sortformer_modules.", "encoder.")

@@ -20,7 +20,7 @@ from sortk.models.transformer import TransformerOptions
 
 
 class Section:
-    """A table of the config. Who reads it says which values are supported, and in the end that nothing else is there.
+    """A table of the config. Its reader says which values are supported, and at the end that no other key may be there.
 
     A key that is left out has the default of NeMo.
     """
@@ -34,7 +34,7 @@ class Section:
         self._target = str(table.get("_target_", ""))
 
     def check_class(self, name: str) -> None:
-        """The section must describe this class of NeMo."""
+        """Raise ValueError unless the section describes this class of NeMo."""
         if self._target.rpartition(".")[2] != name:
             raise ValueError(f"{self.name}._target_ is {self._target!r}; sortk supports {name} only")
 
@@ -43,7 +43,7 @@ class Section:
         return self._table.get(key, default)
 
     def check(self, key: str, default: Any, *supported: Any) -> None:
-        """The value must be one of these."""
+        """Raise ValueError unless the value is one of these."""
         value = self.get(key, default)
         if value not in supported:
             only = " or ".join(map(repr, supported))
@@ -68,11 +68,11 @@ class Section:
         return value
 
     def ignore(self, *keys: str) -> None:
-        """Keys that do not change what a trained model computes."""
+        """Accept keys that do not change what a trained model computes."""
         self._known.update(keys)
 
     def end(self) -> None:
-        """Whatever is left could mean anything."""
+        """Raise ValueError if a key is left that no reader knows."""
         for key, value in self._table.items():
             if key not in self._known:
                 raise ValueError(f"{self.name}.{key} is {value!r}; sortk does not know this setting")
@@ -113,7 +113,7 @@ def _feature_options(config: Mapping[str, Any], gain: bool) -> FeatureOptions:
 
 
 def _encoder_options(config: Mapping[str, Any], n_mels: int, may_be_causal: bool = False) -> FastConformerOptions:
-    """The default context is the first; see `_contexts`."""
+    """Return the options of a FastConformer; the default context is the first of `_contexts`."""
     section = Section(config, "encoder")
     section.check_class("ConformerEncoder")
     d_model, conv_kernel = section.count("d_model"), section.count("conv_kernel_size", 31)
@@ -167,7 +167,7 @@ def _encoder_options(config: Mapping[str, Any], n_mels: int, may_be_causal: bool
 
 
 def _contexts(config: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """The attention contexts of a streaming encoder, [left, right] or a list of such, as pairs."""
+    """Return the attention contexts of a streaming encoder, [left, right] or a list of such, as pairs."""
     given = config["encoder"].get("att_context_size")
     pairs = given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
     for pair in pairs:
@@ -259,7 +259,7 @@ def convert_sortformer(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Nemotron-3-Diarization. Chunk sizes in the file are those of training; the published ones are used."""
+    """Return the config of a Nemotron-3-Diarization. Presets replace the chunk sizes in the file, those of training."""
     whole = Section({"model": dict(config)}, "model")
     whole.check("streaming_mode", False, True)
     whole.check("high_resolution", False, True)
@@ -347,7 +347,7 @@ def convert_canary(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoder_options(config: Mapping[str, Any]) -> tuple[TransformerOptions, int]:
-    """Sizes of the decoder, and the most tokens that it counts."""
+    """Return sizes of the decoder, and the most tokens that it counts."""
     section = Section(config, "transf_decoder.config_dict")
     section.check("num_token_types", 2, 0)
     section.check("learn_positional_encodings", False, False)
@@ -369,7 +369,7 @@ def _decoder_options(config: Mapping[str, Any]) -> tuple[TransformerOptions, int
 
 
 def convert_parakeet(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Parakeet with a transducer, with CTC, or with both (hybrid)."""
+    """Return the config of a Parakeet with a transducer, with CTC, or with both (hybrid)."""
     features = _feature_options(config, gain=False)
     encoder = _encoder_options(config, features.n_mels, may_be_causal=True)
     transducer, n_tokens = None, 0
@@ -407,7 +407,7 @@ def convert_multitalker(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _transducer_options(config: Mapping[str, Any], d_encoder: int) -> tuple[TransducerOptions, int]:
-    """Sizes of prediction and joint network, and the number of tokens without blank."""
+    """Return sizes of prediction and joint network, and the number of tokens without blank."""
     section = Section(config, "decoder")
     section.check_class("RNNTDecoder")
     section.check("normalization_mode", None, None)
@@ -446,7 +446,7 @@ def _transducer_options(config: Mapping[str, Any], d_encoder: int) -> tuple[Tran
 
 
 def _find_durations(config: Mapping[str, Any]) -> list[int]:
-    """Of a TDT; the config has them in up to three places."""
+    """Return the durations of a TDT, which a config has in up to three places."""
     places = (
         _inner(config, "decoding").get("durations"),
         _inner(config, "model_defaults").get("tdt_durations"),
@@ -459,7 +459,7 @@ def _find_durations(config: Mapping[str, Any]) -> list[int]:
 
 
 def _inner(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """A table inside tables; empty if there is none."""
+    """Return a table inside tables; an empty one if there is none."""
     table: Any = config
     for name in names:
         table = table.get(name) if isinstance(table, dict) else None
@@ -467,7 +467,7 @@ def _inner(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def _ctc_tokens(head: Section, d_encoder: int) -> int:
-    """The number of tokens of a CTC head, without blank."""
+    """Return the number of tokens of a CTC head, without blank."""
     head.check_class("ConvASRDecoder")
     head.check("feat_in", None, None, d_encoder)
     head.check("add_blank", True, True)
@@ -478,7 +478,7 @@ def _ctc_tokens(head: Section, d_encoder: int) -> int:
 
 
 def find_tokenizers(config: Mapping[str, Any]) -> dict[str, str]:
-    """NVIDIA has one sentencepiece model for everything, or one for special tokens and one for each language."""
+    """Return the tokenizers of a config: one for everything, or one for special tokens and one for each language."""
     section = Section(config, "tokenizer")
     section.check("type", None, "agg", "bpe")
     if section.get("type", None) == "bpe":

@@ -49,7 +49,7 @@ class ParakeetOptions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ParakeetOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
+        """Return the inverse of `to_json`; a field that is left out has its default."""
         return options_from_json(cls, fields, "a Parakeet")
 
 
@@ -67,7 +67,7 @@ class Parakeet(nn.Module):
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """Those that it has, the one to use first."""
+        """Return the heads that the model has, the default first."""
         transducer: tuple[Head, ...] = () if self.transducer is None else ("transducer",)
         return (*transducer, "ctc") if self.ctc is not None else transducer
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.models.options import check_sizes
+from sortk.models.options import MAX_SIZE, check_sizes
 
 FRAMES_AT_A_TIME = 8  # at which RNNT looks for the next token; of no influence on the result
 
@@ -39,8 +39,10 @@ class TransducerOptions:
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_prediction", "n_layers", "d_joint", "max_symbols")
-        if any(duration < 0 for duration in self.durations) or (self.durations and max(self.durations) == 0):
-            raise ValueError(f"durations must be 0 or more, and one above 0, got {list(self.durations)}")
+        if not all(0 <= duration <= MAX_SIZE for duration in self.durations) or (
+            self.durations and not any(self.durations)
+        ):
+            raise ValueError(f"durations must be from 0 to {MAX_SIZE}, and one above 0, got {list(self.durations)}")
 
 
 class TimedTokens(NamedTuple):
@@ -102,7 +104,7 @@ class Joint(nn.Module):
         self.out = nn.Linear(options.d_joint, n_tokens + 1 + len(options.durations))
 
     def forward(self, encoded: Tensor, predicted: Tensor) -> Tensor:
-        """A f and B g, (..., d_joint) both -> (..., tokens, blank, durations)."""
+        """Return scores, (..., tokens, blank, durations), of A f and B g, (..., d_joint) both."""
         scores: Tensor = self.out((encoded + predicted).relu_())
         return scores
 
@@ -117,7 +119,7 @@ class Transducer(nn.Module):
         self.joint = Joint(d_encoder, n_tokens, options)
 
     def start(self, batch: int) -> DecodingState:
-        """The state before the first frame."""
+        """Return the state before the first frame."""
         device = self.joint.enc.weight.device
         zeros = torch.zeros(self.options.n_layers, batch, self.options.d_prediction, device=device)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Sortformer: who speaks when, the speakers in the order of their arrival. The paper's diarizer, whole.
+"""Sortformer: who speaks when, the speakers in the order of their arrival. The paper's diarizer.
 
     samples -> LogMel -> FastConformer -> linear -> TransformerEncoder -> two feed-forward layers -> K logits a frame
 
@@ -51,7 +51,7 @@ class SortformerOptions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SortformerOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
+        """Return the inverse of `to_json`; a field that is left out has its default."""
         return options_from_json(cls, fields, "a Sortformer")
 
 

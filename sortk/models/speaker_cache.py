@@ -8,10 +8,10 @@ Every step, three things are put in a row and diarized together:
                       past
 
 The chunk then joins the FIFO. When that is full, its oldest frames move on to the speaker cache, and when this is
-full, it is compressed: the frames that tell the speakers apart best are kept, the first speaker's first. So the model,
+full, it is compressed: the frames that separate the speakers best are kept, the first speaker's first. So the model,
 which sorts speakers by their arrival, gives everybody the same output again (arrival-order speaker cache, AOSC).
 
-Compression scores frame t for speaker k by how surely k, and nobody else, speaks in it,
+Compression scores frame t for speaker k by how surely k, and no other speaker, speaks in it,
 
     s_{k,t} = log p_{k,t} + sum_{j != k} log(1 - p_{j,t}) + log 2
 
@@ -184,7 +184,7 @@ def fit(frames: Tensor, n: int) -> Tensor:
 
 
 def compress(frames: Tensor, probs: Tensor, silence: Tensor, options: StreamingOptions) -> tuple[Tensor, Tensor]:
-    """The `options.cache` frames that tell the speakers apart best, speaker by speaker, and their probabilities.
+    """Return the `options.cache` frames that separate the speakers best, speaker by speaker, and their probabilities.
 
     (batch, frames, d_model), (batch, frames, speakers), (batch, d_model) -> (batch, cache, d_model | speakers). A frame
     may stand for several speakers. Behind each speaker's frames, and where there are not enough, is silence.

@@ -1,7 +1,7 @@
 """The Transformer encoder on top of FastConformer (18 layers of 192 in the paper).
 
 As in the paper it adds no positions of its own, so it is equivariant to any permutation of the frames (Appendix F): the
-order of arrival reaches it only through the FastConformer below. A small model learned to sort sooner when it was told
+order of arrival reaches it only through the FastConformer below. A small model learned to sort sooner when it was given
 the place of each frame (`positions`).
 """
 
@@ -32,7 +32,7 @@ class TransformerOptions:
     def __post_init__(self) -> None:
         check_sizes(self, "d_model", "n_heads", "d_inner")
         if self.n_layers < 0:
-            raise ValueError(f"n_layers must not be negative, not {self.n_layers}")
+            raise ValueError(f"n_layers must be 0 or more, got {self.n_layers}")
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}")
 

@@ -954,7 +954,7 @@ function alignedWord([reference, recognized]) {
 }
 
 // --------------------------------------------------------------------------------------------------------------------
-// Turns and subtitles, as sortk/inference/dialogue.py makes them. A word is [speaker, start, end, text].
+// Turns and subtitles, as sortk/inference/results.py makes them. A word is [speaker, start, end, text].
 
 const TURN_GAP_SECONDS = 0.5, LINE_LETTERS = 42, CUE_LINES = 2, CUE_SECONDS = 7, MIN_CUE_SECONDS = 1;
 const byTime = (a, b) => a[0][1] - b[0][1] || a.at(-1)[2] - b.at(-1)[2];

@@ -142,7 +142,7 @@ def test_a_model_folder_keeps_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"files": ["../secret"]}, "a tokenizer file lies in the model folder, so '../secret' cannot be one"),
+        ({"files": ["../secret"]}, "a tokenizer file is in the model folder, so '../secret' cannot be one"),
         ({"files": ["other.model"], "text_file": "other.model"}, "no such tokenizer"),
         ({"text_file": "other.model"}, "has no file 'other.model' for texts"),
         ({"end": "</end>"}, "the tokenizer has no token '</end>'"),

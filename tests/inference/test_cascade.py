@@ -251,7 +251,7 @@ def test_multitalker_from_a_pipe_is_the_recording(tmp_path: Path) -> None:
 
 def test_what_a_multitalker_parakeet_needs() -> None:
     model, options = multitalker(), TranscribeOptions()
-    with pytest.raises(ValueError, match="has to be told who speaks: give a diarizer"):
+    with pytest.raises(ValueError, match="needs a diarizer: give one"):
         MultitalkerTranscriber(model, TOKENIZER, options)
     diarizer = KnownDiarizer(np.zeros((1, 2), np.float32))
     with pytest.raises(ValueError, match=r"no latency of 9 s, only 0.32, 0.08"):

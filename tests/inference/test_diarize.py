@@ -184,7 +184,7 @@ def test_at_most_so_many_speakers(model: Sortformer) -> None:
     np.testing.assert_array_equal(make(model, max_speakers=1).limit_speakers(probs), probs.max(axis=1, keepdims=True))
     assert make(model, max_speakers=3).limit_speakers(probs) is probs
     assert make(model, max_speakers=2).posteriors_of_samples(noise(1.0)).shape == (13, 2)
-    with pytest.raises(ValueError, match="max_speakers must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="max_speakers must be 1 or more, got 0"):
         DiarizeOptions(max_speakers=0)
 
 

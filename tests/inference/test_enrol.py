@@ -144,7 +144,7 @@ def test_samples_that_do_not_name_a_speaker_are_refused(
     soundfile.write(tmp_path / "nobody.wav", silence(12), 16000)
     with pytest.raises(ValueError, match="finds no speaker in the sample of eve; give 5 to 15 s of clear speech"):
         make(enrol={"eve": tmp_path / "nobody.wav"})(recording)
-    with pytest.raises(ValueError, match="cannot tell alice from eve"):
+    with pytest.raises(ValueError, match="cannot distinguish alice and eve"):
         make(enrol={"alice": samples["alice"], "eve": samples["alice"]})(recording)
     with pytest.raises(ValueError, match="4 speakers are enrolled, but the model has only 3"):
         make(enrol=dict.fromkeys("abcd", samples["alice"]))

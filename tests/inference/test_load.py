@@ -186,7 +186,7 @@ def test_the_command_names_what_it_leaves_out(tmp_path: Path, archive: Path) -> 
     result = sortk("import-nemo", archive, "--out", tmp_path / "folder")
     assert result.exit_code == 0 and not result.stdout
     assert "sortformer with 0.0M weights" in result.stderr
-    assert "never used, by NVIDIA neither): sortformer_modules.hidden_to_spks.weight, " in result.stderr
+    assert "never used, not even by NVIDIA): sortformer_modules.hidden_to_spks.weight, " in result.stderr
     assert sorted(file.name for file in (tmp_path / "folder").iterdir()) == ["config.json", "model.safetensors"]
     config = json.loads((tmp_path / "folder" / "config.json").read_text(encoding="utf-8"))
     assert config.keys() == {"model", "options", "format", "sha256"}

@@ -116,5 +116,5 @@ def test_records_are_named_by_the_models_outputs() -> None:
 
 
 def test_frames_must_be_whole_units() -> None:
-    with pytest.raises(ValueError, match=r"frames must last a multiple of 0.01 s, not 0.025 s"):
+    with pytest.raises(ValueError, match=r"frames must last a multiple of 0.01 s, got 0.025 s"):
         join_posteriors([np.zeros((1, 1), np.float32)], 0.025)

@@ -20,7 +20,7 @@ from sortk.formats.sst import Level, parse_sst
 from sortk.formats.tokens import Tokenizer, save_tokenizer, train_tokenizer
 from sortk.inference.diarize import Diarizer
 from sortk.inference.load import LoadedDiarizer
-from sortk.inference.pieces import Piece, TranscribeOptions, lay_words, order_by_arrival
+from sortk.inference.pieces import Piece, TranscribeOptions, approximate_times, order_by_arrival
 from sortk.inference.results import STYLES, find_utterances, format_dialogue
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.models.canary import CanaryOptions
@@ -200,9 +200,9 @@ def test_what_does_not_fit_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="has no diarizer inside: give one"):
         MsAsrTranscriber(build(truth), TOKENIZER, "word")
     other = Diarizer(LoadedDiarizer(Sortformer(replace(DIARIZER, n_speakers=4)).eval()))
-    with pytest.raises(ValueError, match="the diarizer tells 4 speakers apart, but the ASR is for 2"):
+    with pytest.raises(ValueError, match="the diarizer has 4 outputs, but the ASR is for 2 speakers"):
         MsAsrTranscriber(build(truth), TOKENIZER, "word", diarizer=other)
-    with pytest.raises(ValueError, match=r"piece_seconds must be at least 1, not 0\.5"):
+    with pytest.raises(ValueError, match=r"piece_seconds must be 1 or more, got 0\.5"):
         TranscribeOptions(piece_seconds=0.5)
 
 
@@ -218,8 +218,8 @@ def test_columns_by_arrival() -> None:
 
 def test_words_share_the_time_of_speech_and_not_the_pauses() -> None:
     spans = [(1_000_000, 2_000_000), (5_000_000, 6_000_000)]
-    assert lay_words(["one", "one"], spans) == spans
-    three = lay_words(["one", "one", "one"], spans)
+    assert approximate_times(["one", "one"], spans) == spans
+    three = approximate_times(["one", "one", "one"], spans)
     assert three[0] == (1_000_000, 1_666_667) and three[2] == (5_333_333, 6_000_000)
     assert three[1][0] >= 1_666_666 and three[1][1] <= 5_333_334  # on one side of the pause
 
@@ -233,7 +233,7 @@ def test_words_stay_in_order_and_inside_speech(words: list[str], lengths: list[t
     for gap, length in lengths:
         spans.append((at + gap * 80_000, at + (gap + length) * 80_000))
         at = spans[-1][1]
-    times = lay_words(words, spans)
+    times = approximate_times(words, spans)
     assert len(times) == len(words)
     assert [start for start, _ in times] == sorted(start for start, _ in times)
     for start, end in times:

@@ -74,5 +74,5 @@ def test_training_adapters_leaves_all_other_weights_bit_identical() -> None:
 
 
 def test_a_bottleneck_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the bottleneck of adapters must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="the bottleneck of adapters must be 1 or more, got 0"):
         Adapters(Canary(ASR), 0)

@@ -180,7 +180,8 @@ def test_import_and_transcribe(tmp_path: Path) -> None:
         (lambda files: files["config.json"].update(vocab_size=1 << 40), "vocab_size is 1099511627776, not a whole"),
         (lambda files: files["config.json"].update(blank_token_id=0), "blank_token_id is 0; sortk supports 128 only"),
         (lambda files: files["config.json"].update(durations="all"), "durations is 'all', not a list"),
-        (lambda files: files["config.json"].update(durations=[0, -1]), "durations must be 0 or more"),
+        (lambda files: files["config.json"].update(durations=[0, -1]), "durations must be from 0 to 65536"),
+        (lambda files: files["config.json"].update(durations=[1, 10**30]), "durations must be from 0 to 65536"),
         (
             lambda files: files["config.json"]["encoder_config"].update(num_hidden_layers=60000),
             "n_layers is 60000, but there are only",

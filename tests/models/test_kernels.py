@@ -121,9 +121,9 @@ def test_errors_are_sentences() -> None:
         resample_posteriors(torch.zeros(1, 1000, 4), 125)
     with pytest.raises(ValueError, match="posteriors of 4 speakers do not fit the kernels of 3"):
         SpeakerKernels(KernelOptions(), 3, 16)(torch.randn(1, 7, 16), torch.rand(1, 7, 4))
-    with pytest.raises(ValueError, match="8 features have kernels for 1 to 3 speakers, not 4"):
+    with pytest.raises(ValueError, match="8 features have kernels for 1 to 3 speakers, got 4"):
         sinusoidal_kernels(4, 8)
-    with pytest.raises(ValueError, match="kind must be sinusoidal or learned, not 'cosine'"):
+    with pytest.raises(ValueError, match="kind must be sinusoidal or learned, got 'cosine'"):
         KernelOptions(kind="cosine")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scale must not be negative, not -1"):
+    with pytest.raises(ValueError, match="scale must be 0 or more, got -1"):
         KernelOptions(scale=-1)

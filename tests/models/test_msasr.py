@@ -103,11 +103,11 @@ def test_options_survive_json() -> None:
 def test_bad_options_are_errors() -> None:
     with pytest.raises(ValueError, match="supervision 'frozen' needs a diarizer"):
         MsAsrOptions(ASR, "frozen", 2)
-    with pytest.raises(ValueError, match="the diarizer tells 2 speakers apart, but the ASR is for 4"):
+    with pytest.raises(ValueError, match="the diarizer has 2 outputs, but the ASR is for 4 speakers"):
         MsAsrOptions(ASR, "frozen", 4, DIARIZER)
-    with pytest.raises(ValueError, match="supervision must be one of none, frozen, finetuned, truth, not 'all'"):
+    with pytest.raises(ValueError, match="supervision must be one of none, frozen, finetuned, truth, got 'all'"):
         MsAsrOptions(ASR, "all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="adapters must not be negative"):
+    with pytest.raises(ValueError, match="adapters must be 0 or more"):
         MsAsrOptions(ASR, "none", adapters=-1)
 
 
