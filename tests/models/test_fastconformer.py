@@ -185,7 +185,7 @@ def test_without_positions_the_encoder_is_permutation_equivariant() -> None:
 
 
 def test_errors_are_sentences() -> None:
-    with pytest.raises(ValueError, match="d_model 100 must be a multiple"):
+    with pytest.raises(ValueError, match="d_model 100 must be even and a multiple of n_heads 8"):
         FastConformerOptions(d_model=100)
     with pytest.raises(ValueError, match="conv_kernel must be odd, got 8"):
         FastConformerOptions(conv_kernel=8)
