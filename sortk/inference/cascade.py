@@ -195,7 +195,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         if diarizer is None:
             raise ValueError("a multitalker Parakeet needs a diarizer: give one (--diarizer)")
         if options.overlap is not None:
-            raise ValueError("a multitalker Parakeet transcribes overlapping speech without --overlap: leave it out")
+            raise ValueError("a multitalker Parakeet transcribes overlapping speech anyway: leave out --overlap")
         if options.punctuation is not None:
             raise ValueError("a Parakeet writes punctuation as it was trained to; leave out --pnc and --no-pnc")
         self.model, self.tokenizer, self.diarizer = model.eval(), tokenizer, diarizer

@@ -214,7 +214,7 @@ def _build_transcriber(loaded: LoadedAsr, options: TranscribeOptions, diarizer: 
         options = replace(options, piece_seconds=max(learned, MIN_PIECE_SECONDS))
     if isinstance(model, MsAsr):
         if options.overlap is not None:
-            raise ValueError("a multi-speaker ASR transcribes overlapping speech without --overlap: leave it out")
+            raise ValueError("a multi-speaker ASR transcribes overlapping speech anyway: leave out --overlap")
         if model.diarizer is not None:
             model.diarizer.freeze_for_inference()
         return MsAsrTranscriber(model, tokenizer, read_sst_level(config), options, diarizer)
