@@ -188,7 +188,9 @@ class Transcriber(Generic[Written]):
             pieces_of = {session.session_id: own for session, own in cut}
             texts: dict[tuple[str, Span], Written] = {}
             pieces = [piece for own in pieces_of.values() for piece in own]
-            for batch in _split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])):
+            batches = list(_split_batches(pieces, BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"])))
+            # The longest first: memory that they free is enough for all others, so the heap does not grow.
+            for batch in reversed(batches):
                 keys = [(piece.session.session_id, piece.span) for piece in batch]
                 texts |= zip(keys, self.write(batch), strict=True)
                 on_done(sum(piece.seconds for piece in batch))
