@@ -43,7 +43,8 @@ def format_page(figures: Mapping[str, Any]) -> str:
 def _say_how(target: str, found: Mapping[str, Any]) -> str:
     return (
         f"{target} with `{found['command']}`, commit {found['commit']}, {found['date']}, {found['machine']}, "
-        f"{found['minutes']:.0f} minutes."
+        f"{found['minutes']:.0f} minutes"
+        + (f", {found['cpu_minutes']:.0f} of them on the CPU." if "cpu_minutes" in found else ".")
     )
 
 

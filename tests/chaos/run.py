@@ -46,6 +46,7 @@ class State:
     path: Path
     done: list[str] = field(default_factory=list)  # names of units
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of this process and of all runs
     tallies: dict[str, Tally] = field(default_factory=dict)
     attacks: dict[str, Count] = field(default_factory=dict)
 
@@ -66,7 +67,7 @@ def load_state(path: Path, about: dict[str, Any]) -> State:
     except (OSError, ValueError):
         return state
     if found["about"] == about:
-        state.done, state.seconds = found["done"], found["seconds"]
+        state.done, state.seconds, state.cpu_seconds = found["done"], found["seconds"], found["cpu_seconds"]
         for name, tally in found["tallies"].items():
             state.tallies[name] = Tally(**tally | {"faults": Counter(tally["faults"])})
         state.attacks = {name: Count(**count) for name, count in found["attacks"].items()}
@@ -91,12 +92,18 @@ def main() -> int:
     if state.attacks:
         print(f"{format_table(tabulate_attacks(state.attacks))}\n")
     summary = describe(state)
-    print(f"{summary} In {minutes:.1f} minutes, seed {options.seed}.")
+    print(f"{summary} In {minutes:.1f} minutes ({state.cpu_seconds / 60:.1f} of CPU), seed {options.seed}.")
     problems = find_problems(state)
     for problem in problems:
         print(f"PROBLEM {problem}")
     if options.publish:
-        figures = {"summary": summary, "table": rows, "minutes": minutes, "attacks": tabulate_attacks(state.attacks)}
+        figures = {
+            "summary": summary,
+            "table": rows,
+            "minutes": minutes,
+            "cpu_minutes": state.cpu_seconds / 60,
+            "attacks": tabulate_attacks(state.attacks),
+        }
         publish(
             "chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills} --rounds {options.rounds}"}
         )
@@ -133,9 +140,10 @@ def run_units(root: Path, options: argparse.Namespace, state: State) -> None:
     names = [target.name for target in (*STAGES, *COMMANDS)] + ([] if options.only_kills else list(ATTACKS))
     wanted = set(options.only or names)
     for target in _needed(wanted - set(ATTACKS)):
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), sum(os.times()[:4])
         reference = make_reference(root, target)
         state.seconds += time.monotonic() - began
+        state.cpu_seconds += sum(os.times()[:4]) - cpu_began
         if target.name not in wanted:
             continue
         tally = state.tallies.setdefault(target.name, Tally())
@@ -166,7 +174,8 @@ class Unit:
         self.state, self.name = state, name
 
     def __enter__(self) -> bool:
-        self.began, self.n_problems = time.monotonic(), len(find_problems(self.state))
+        self.began, self.cpu_began = time.monotonic(), sum(os.times()[:4])
+        self.n_problems = len(find_problems(self.state))
         self.is_new = self.name not in self.state.done
         return self.is_new
 
@@ -176,12 +185,14 @@ class Unit:
         seconds = time.monotonic() - self.began
         self.state.done.append(self.name)
         self.state.seconds += seconds
+        self.state.cpu_seconds += sum(os.times()[:4]) - self.cpu_began
         self.state.save()
         n_faults = sum(tally.faults.total() for tally in self.state.tallies.values())
         n_kills = sum(tally.faults["kill -9"] for tally in self.state.tallies.values())
         problems = find_problems(self.state)
         so_far = f"{n_faults} faults so far, {n_kills} of them kill -9, {len(problems)} problems"
-        print(f"{self.name}: {seconds:.0f} s; {so_far}, {self.state.seconds / 60:.1f} minutes", flush=True)
+        minutes = f"{self.state.seconds / 60:.1f} minutes, {self.state.cpu_seconds / 60:.1f} of CPU"
+        print(f"{self.name}: {seconds:.0f} s; {so_far}, {minutes}", flush=True)
         for problem in problems[self.n_problems :]:
             print(f"  {problem}", flush=True)
 
