@@ -37,11 +37,11 @@ def run(*arguments: Any) -> None:
     said = messages.getvalue()
     if code == 0 and "\x1b" not in output.getvalue() + said:
         return
-    sentences = [line for line in said.splitlines() if line.startswith("sortk: ")]
-    if code != 1 or len(sentences) != 1 or "bug of sortk" in said or "Traceback" in said or "\x1b" in said:
+    sentences = [line for line in said.splitlines() if line.startswith("sortk: ")]  # warnings, and the error
+    if code != 1 or not sentences or "bug of sortk" in said or "Traceback" in said or "\x1b" in said:
         raise RuntimeError(f"exit code {code}: {said[-300:]!r}")
     command = " ".join(map(str, arguments))  # it names all files, so that a sentence need not name one of two
-    raise ValueError(f"{command}: {sentences[0].removeprefix('sortk: ')}")
+    raise ValueError(f"{command}: {sentences[-1].removeprefix('sortk: ')}")
 
 
 def _write(parts: Parts, folder: Path) -> None:
@@ -108,17 +108,23 @@ def find_by_name(parts: Parts, folder: Path) -> object:
     from sortk.formats.hub import find_local
 
     shutil.rmtree(folder / "hub", ignore_errors=True)
-    os.environ["HF_HUB_CACHE"] = str(folder / "hub")
     model = folder / "hub" / "models--nvidia--diar_sortformer_4spk-v1"
     _write({"refs/main": parts["ref"]}, model)
     snapshot = os.path.normpath(model / "snapshots" / parts["commit"].decode("utf-8", "replace").replace("\0", ""))
     if snapshot.startswith(str(model)):
         with contextlib.suppress(OSError):
             _write({"model.nemo": b"x"}, Path(snapshot))
-    found = find_local(parts["name"].decode("utf-8", "replace"))
+    before = os.environ.get("HF_HUB_CACHE")
+    os.environ["HF_HUB_CACHE"] = str(folder / "hub")
+    try:
+        found = find_local(parts["name"].decode("utf-8", "replace"))
+    finally:
+        del os.environ["HF_HUB_CACHE"]
+        if before is not None:
+            os.environ["HF_HUB_CACHE"] = before
     if found is None:
         raise FileNotFoundError(f"{folder}: no such model")
-    if folder not in found.absolute().parents and not Path(parts["name"].decode()).exists():
+    if folder not in found.absolute().parents and not Path(parts["name"].decode("utf-8", "replace")).exists():
         raise RuntimeError(f"{found} is not in the cache")
     return found
 
