@@ -89,7 +89,7 @@ class Options:
     """Base of option dataclasses. A subclass with rules of its own calls super().__post_init__() first."""
 
     def __post_init__(self) -> None:
-        hints = _type_hints(type(self))
+        hints = _type_hints(typing.cast(Any, type(self)))
         for entry in dataclasses.fields(typing.cast(Any, self)):
             value = getattr(self, entry.name)
             if "range" in entry.metadata:
@@ -99,7 +99,7 @@ class Options:
 
 
 @functools.cache  # a recipe with many variants is read thousands of times
-def _type_hints(options: type) -> dict[str, Any]:
+def _type_hints(options: Any) -> dict[str, Any]:
     return typing.get_type_hints(options)
 
 
@@ -118,7 +118,7 @@ def read_options(options: type[T], table: Any, where: str) -> T:
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {quote(table)}")
-    hints = dict(_type_hints(options))
+    hints = dict(_type_hints(typing.cast(Any, options)))
     values: dict[str, Any] = {}
     if field_of_tables := getattr(options, "TABLES", ""):
         hint = hints.pop(field_of_tables)
