@@ -197,7 +197,7 @@ def test_a_bad_file_is_told_of_and_the_others_go_on(session: Session, tmp_path: 
 
 def test_what_does_not_fit_is_a_sentence() -> None:
     truth = MsAsrOptions(ASR, "truth", 2)
-    with pytest.raises(ValueError, match="has no diarizer inside: give one"):
+    with pytest.raises(ValueError, match="has none inside: give one"):
         MsAsrTranscriber(build(truth), TOKENIZER, "word")
     other = Diarizer(LoadedDiarizer(Sortformer(replace(DIARIZER, n_speakers=4)).eval()))
     with pytest.raises(ValueError, match="the diarizer has 4 outputs, but the ASR is for 2 speakers"):
