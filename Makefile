@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 # One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
-test: setup  ## the whole test suite
+test: setup  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine

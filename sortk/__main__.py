@@ -16,7 +16,7 @@ def start() -> None:
 
 
 def _interrupted(_number: int, _frame: object) -> None:
-    os.write(2, b"sortk: interrupted; run the same command again to go on\n")
+    os.write(2, b"sortk: interrupted; run the same command again to continue\n")
     os._exit(130)
 
 

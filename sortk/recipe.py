@@ -71,7 +71,7 @@ class Recipe:
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = (), variant: str | None = None) -> Recipe:
-    """The recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied.
+    """Return the recipe of that name or path, with a variant's tables and then `table.key=value` overrides applied.
 
     Of several variants, `debug+pil`, each goes on top of those before it.
     """
@@ -116,7 +116,7 @@ def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: S
 
 
 def find_recipe(name_or_path: str) -> Path:
-    """The recipe.toml of a shipped recipe's name, of a folder, or a TOML file itself."""
+    """Return the recipe.toml of a shipped recipe's name, of a folder, or a TOML file itself."""
     given = Path(name_or_path)
     candidates = [given / "recipe.toml", given]
     if name_or_path == given.name:  # not "./mini" or "."
@@ -131,7 +131,7 @@ def find_recipe(name_or_path: str) -> Path:
 
 
 def shipped_recipes() -> list[str]:
-    """Names of the recipes that came with this installation."""
+    """Return the names of the recipes that came with this installation."""
     return sorted({path.parent.name for folder in _shipped_folders() for path in folder.glob("*/recipe.toml")})
 
 
@@ -141,19 +141,19 @@ def list_variants(name_or_path: str) -> list[str]:
 
 
 def _shipped_folders() -> list[Path]:
-    # A wheel carries the recipes inside the package; in a checkout they stand beside it.
+    # A wheel carries the recipes inside the package; in a checkout they are beside it.
     package = Path(__file__).resolve().parent
     return [package / "recipes", package.parent / "recipes"]
 
 
 def read_toml(path: Path) -> Table:
-    """The content of a TOML file."""
+    """Return the content of a TOML file."""
     text = "\n".join(line for _, line in read_lines(path))
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a whole number of thousands of digits
+    except ValueError as error:  # not UTF-8, not TOML, or an integer of thousands of digits
         raise ValueError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -172,14 +172,17 @@ def read_cluster_defaults() -> Table:
 
 
 def read_settings(path: Path, name: str) -> Table:
-    """The table `name` of a recipe, or of a file that holds nothing else."""
+    """Return the table `name` of a recipe, or the content of a file that holds only that table."""
     content = read_toml(path)
     table: Table = content.get(name, content)
     return table
 
 
 def parse_override(text: str) -> Table:
-    """'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}; a value that is not TOML is a string."""
+    """Return the table of an override; a value that is not TOML is a string.
+
+    'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}
+    """
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names) or not key.isprintable():
@@ -194,7 +197,7 @@ def parse_override(text: str) -> Table:
 
 
 def merge_tables(base: Table, overrides: Mapping[str, Any], where: str = "") -> Table:
-    """`base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items.
+    """Return `base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items.
 
     `where` the overrides come from, for errors.
     """
@@ -210,7 +213,7 @@ def merge_tables(base: Table, overrides: Mapping[str, Any], where: str = "") -> 
 
 
 def _merge_items(base: Sequence[Any], overrides: Mapping[str, Any], where: str) -> list[Any]:
-    """prepare.corpora.0.corpus_dir=DIR: one key of the first of the corpora."""
+    """Return a list with some items changed: prepare.corpora.0.corpus_dir=DIR is one key of the first corpus."""
     known = {str(number): item for number, item in enumerate(base)}
     for number in overrides:
         if number not in known:

@@ -63,29 +63,6 @@ def declare(**declaration: Any) -> Callable[[Callable[[Task], str | None]], Stag
     return add
 
 
-def find_stage(number_or_name: int | str) -> Stage:
-    """Return the stage of that number ("5") or name ("train-diar")."""
-    for stage in STAGES:
-        if str(number_or_name) in (str(stage.number), stage.name):
-            return stage
-    raise ValueError(f"there is no stage {quote(number_or_name)}; stages: {list_stages()}")
-
-
-def list_stages() -> str:
-    """Return "0 prepare, 1 simulate, ..."."""
-    return ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
-
-
-def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
-    """Return the stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
-    from sortk.recipe import load_recipe, load_shareable
-    from sortk.run.experiment import Experiment
-
-    recipe = load_recipe(name_or_path, overrides, variant)
-    shareable = load_shareable(name_or_path, overrides, variant)
-    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, shareable)
-
-
 def given_paths(*settings: str) -> list[Path]:
     """Return the paths that settings name; a setting that is empty names none."""
     return [Path(setting) for setting in settings if setting]
@@ -163,7 +140,7 @@ def _draw_sessions(task: Task) -> None:
         Flag("--hours", "How much to make.", ("simulate.hours.all",)),
         Flag("--speakers", "In a session: a number or a range.", ("simulate.min_speakers", "simulate.max_speakers")),
         Flag("--overlap", "Time with two speakers / time with at least one.", ("simulate.overlap",)),
-        Flag("--silence", "Time with nobody / duration.", ("simulate.silence",)),
+        Flag("--silence", "Time without speech / duration.", ("simulate.silence",)),
         Flag("--seconds", "Length of a session.", ("simulate.seconds",)),
         Flag("--noise", "A folder with noise to add.", ("simulate.noise_dir",), metavar="DIR"),
         Flag("--rir", "A folder with room impulse responses.", ("simulate.rir_dir",), metavar="DIR"),
@@ -312,14 +289,7 @@ def timestamps(task: Task) -> None:
 @declare(
     tables=("sst",),
     inputs=(
-        Input(
-            "words",
-            "timestamps",
-            "seglst",
-            "--seglst",
-            "Words: a SegLST file, or a folder of them.",
-            required=True,
-        ),
+        Input("words", "timestamps", "seglst", "--seglst", "Words: a SegLST file, or a folder of them.", required=True),
         Input("cleaned", "clean"),
         Input("manifest", flag="--manifest", help="Samples of these recordings (asr/ of clean)."),
         Input(
@@ -395,27 +365,13 @@ def _serialize_manifest(
     tables=("train_diar", "simulate"),
     inputs=(
         Input(
-            "train",
-            "clean",
-            "diar/train.jsonl",
-            "--train",
-            "Manifest of the sessions to learn from.",
-            required=True,
+            "train", "clean", "diar/train.jsonl", "--train", "Manifest of the sessions to learn from.", required=True
         ),
         Input(
-            "valid",
-            "clean",
-            "diar/valid.jsonl",
-            "--valid",
-            "Manifest of the sessions to validate on.",
-            required=True,
+            "valid", "clean", "diar/valid.jsonl", "--valid", "Manifest of the sessions to validate on.", required=True
         ),
         Input(
-            "sources",
-            "prepare",
-            "sources.jsonl",
-            "--sources",
-            "A sources.jsonl, for phases that simulate on the fly.",
+            "sources", "prepare", "sources.jsonl", "--sources", "A sources.jsonl, for phases that simulate on the fly."
         ),
         Input("simulated", "simulate"),
         Input("init", flag="--init", help="Start from this model: a folder, .nemo file or name.", is_model=True),
@@ -491,11 +447,7 @@ def _read_training_data(task: Task) -> TrainingData:
             is_model=True,
         ),
         Input(
-            "sources",
-            "prepare",
-            "sources.jsonl",
-            "--sources",
-            "A sources.jsonl, for phases that simulate on the fly.",
+            "sources", "prepare", "sources.jsonl", "--sources", "A sources.jsonl, for phases that simulate on the fly."
         ),
         Input("simulated", "simulate"),
         Input("init", flag="--init", help="Start from this ASR: a folder, .nemo file or name.", is_model=True),
@@ -730,6 +682,33 @@ def _write_scored_report(task: Task) -> None:
     roots = dict.fromkeys([task.out.parent, *(folder.parent for folder in task.folders.values())])
     known = {**task.folders, "score": task.out}
     write_report(find_folders(list(roots), folder_names(), known), task.out / "report.html")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Used by other modules
+
+
+def find_stage(number_or_name: int | str) -> Stage:
+    """Return the stage of that number ("5") or name ("train-diar")."""
+    for stage in STAGES:
+        if str(number_or_name) in (str(stage.number), stage.name):
+            return stage
+    raise ValueError(f"there is no stage {quote(number_or_name)}; stages: {list_stages()}")
+
+
+def list_stages() -> str:
+    """Return "0 prepare, 1 simulate, ..."."""
+    return ", ".join(f"{stage.number} {stage.name}" for stage in STAGES)
+
+
+def open_experiment(name_or_path: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Experiment:
+    """Return the stages of a recipe, or of a variant of it, in `exp`, by default exp/<recipe>."""
+    from sortk.recipe import load_recipe, load_shareable
+    from sortk.run.experiment import Experiment
+
+    recipe = load_recipe(name_or_path, overrides, variant)
+    shareable = load_shareable(name_or_path, overrides, variant)
+    return Experiment(STAGES, recipe, exp or Path("exp") / recipe.name, variant, shareable)
 
 
 def write_report(folders: ExperimentFolders, out: Path) -> None:

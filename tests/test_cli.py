@@ -254,7 +254,7 @@ def test_a_recipe_from_end_to_end(tmp_path: Path) -> None:
     assert sortk("status", *common).stdout.count(" done ") == 9
     results = (exp / "08-score" / "RESULTS.md").read_text(encoding="utf-8")
     assert all(row in results for row in ("hybrid loss, alpha 0.5 | none", "hybrid loss, alpha 0.5 | tuned", "cpWER"))
-    assert "does without stage 6" in failed(sortk("stage", 6, *common, "--set", "asr=false"))
+    assert "has no stage 6" in failed(sortk("stage", 6, *common, "--set", "asr=false"))
     assert "test-000000" in failed(sortk("stage", 7, *common, "--set", 'tune.sets=["test"]', "--force"))
     for sample in manifest.read(exp / "04-sst" / "train.jsonl"):
         assert sample.text and sample.text.startswith("<spk0> ") and sample.duration and 5 <= sample.duration <= 10
@@ -338,4 +338,4 @@ def test_ctrl_c_before_the_command_starts_is_one_line() -> None:
     script += "entry.start()\n"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 130
-    assert result.stderr == "sortk: interrupted; run the same command again to go on\n"
+    assert result.stderr == "sortk: interrupted; run the same command again to continue\n"

@@ -45,6 +45,8 @@ def test_a_healthy_machine_gets_one_screen_and_exit_code_0() -> None:
     assert len(lines) <= 24 and max(map(len, lines)) <= 100
     for name in ("sortk", "packages", "extras", "device", "memory", "disk", "Slurm", "corpora"):
         assert any(line.startswith(name) for line in lines), name
+    assert lines[-1].split(maxsplit=1) == ["result", "everything that sortk needs works"]
+    assert "pytest" not in result.stdout and "atheris" not in result.stdout  # extras for developers
 
 
 def test_json_holds_the_same_findings() -> None:
@@ -63,14 +65,14 @@ def test_nothing_private_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CORPORA", str(private / "corpora"))
     for arguments in (("doctor",), ("doctor", "--json"), ("doctor", "-v")):
         output = sortk(*arguments).output
-        assert "jane" not in output and str(tmp_path) not in output and "ami (not there:" in output
+        assert "jane" not in output and str(tmp_path) not in output and "ami (missing:" in output
 
 
 def test_corpora_are_found_by_their_names(tmp_path: Path) -> None:
     for name in ("ami", "fisher", "holiday"):
         (tmp_path / name).mkdir()
     finding = doctor.examine_corpora(str(tmp_path))
-    assert finding.found.startswith("fisher, ami (not there: audiomnist, ") and not finding.advice
+    assert finding.found.startswith("fisher, ami (missing: audiomnist, ") and not finding.advice
     assert "holiday" not in finding.found and "espeak" not in finding.found
     assert doctor.examine_corpora(str(tmp_path / "none")).advice
     assert not doctor.examine_corpora("").advice

@@ -1,4 +1,4 @@
-"""Stages side by side: the variants of a table in two lanes, a failure, a stop."""
+"""Stages side by side: the variants of a table in two slots, a failure, a stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_recipe import STAGES, sortk
 
-from sortk.run.parallel_stages import find_gpus, find_lanes, list_steps
+from sortk.run.parallel_stages import find_gpus, find_slots, list_steps
 from sortk.run.tables import plan_tables
 
 RECIPE = (
@@ -83,14 +83,14 @@ def test_a_stop_leaves_no_process_and_goes_on_later(recipe: Path, number: signal
     parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     partials = [exp / f"variant-{name}" / "05-train-diar.partial" for name in ("long", "again+long")]
     wait_until(lambda: all((partial / "log.jsonl").exists() for partial in partials))
-    lanes = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
-    assert len(lanes) == 2
+    slots = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    assert len(slots) == 2
     parent.send_signal(number)
     parent.wait()
     assert parent.returncode != 0
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in lanes))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in slots))
     status = sortk("status", "--recipe", recipe, "--exp", exp, "--variant", "long").stdout
-    assert "5  train-diar  partial" in status and "goes on" in status
+    assert "5  train-diar  partial" in status and "will be resumed" in status
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -100,12 +100,12 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_a_lane_for_each_gpu_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_lanes(4, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "5"}]
-    assert find_lanes(1, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}]
+def test_a_slot_for_each_gpu_or_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_slots(4, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "5"}]
+    assert find_slots(1, ["2", "5"]) == [{"CUDA_VISIBLE_DEVICES": "2"}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)))
-    assert find_lanes(2, []) == [{"OMP_NUM_THREADS": "3"}] * 2
-    assert find_lanes(100, []) == [{"OMP_NUM_THREADS": "1"}] * 7
+    assert find_slots(2, []) == [{"OMP_NUM_THREADS": "3"}] * 2
+    assert find_slots(100, []) == [{"OMP_NUM_THREADS": "1"}] * 7
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert find_gpus() == ["0", "1"]

@@ -36,6 +36,8 @@ def doctor(corpora_dir: str, as_json: bool) -> None:
             click.echo(_wrap(finding.name, finding.found))
             if finding.advice:
                 click.echo(_wrap("!", finding.advice))
+        n_faults = sum(bool(finding.advice) for finding in findings)
+        click.echo(_wrap("result", f"{n_faults} to repair, see !" if n_faults else "everything that sortk needs works"))
     if any(finding.advice for finding in findings):
         sys.exit(1)
 

@@ -61,5 +61,5 @@ def validate(files: Sequence[Path]) -> None:
         except BrokenPipeError:
             raise
         except (ValueError, OSError) as error:
-            failures.tell(error)
+            failures.report(error)
     failures.exit_if_any()

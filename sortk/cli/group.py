@@ -15,7 +15,7 @@ import click
 
 from sortk.formats.files import printable
 
-INTERRUPTED = "interrupted; run the same command again to go on"
+INTERRUPTED = "interrupted; run the same command again to continue"
 
 
 def open_closed_streams() -> None:
@@ -34,7 +34,7 @@ def open_closed_streams() -> None:
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for the whole process)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (until the process ends)
 
 
 def _drop_output() -> None:
@@ -141,7 +141,7 @@ def say(text: str) -> None:
 def _printable_output() -> Iterator[None]:
     """Inside, whatever is printed reaches standard output without control characters.
 
-    Names in files of others, printed by whichever command, could else rewrite the screen or the title of a terminal.
+    Otherwise names in untrusted files could rewrite the screen or the title of a terminal.
     """
     stream = sys.stdout
     if stream is not None:
@@ -179,12 +179,12 @@ def sentence(error: Exception) -> str:
 
 
 class Failures:
-    """Errors of single files, each told when it comes; the other files are worked on all the same."""
+    """Errors of single files: each is reported at once, and the other files are still processed."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         say(sentence(error))
         self.count += 1
 

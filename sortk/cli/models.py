@@ -153,7 +153,7 @@ def diarize(
         diarize_live(diarizer, sys.stdin.buffer)
         return
     failures = Failures()
-    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html, force), failures.tell)
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html, force), failures.report)
     failures.exit_if_any()
 
 
@@ -257,7 +257,7 @@ def transcribe(
         transcribe_live(transcriber, sys.stdin.buffer, style if style != "seglst" else "txt")
         return
     failures = Failures()
-    transcribe_files(transcriber, files, out_dir, style, failures.tell, force, html)
+    transcribe_files(transcriber, files, out_dir, style, failures.report, force, html)
     failures.exit_if_any()
 
 

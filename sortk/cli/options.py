@@ -47,7 +47,7 @@ def with_verbosity(command: Command) -> Command:
         console = logging.StreamHandler()  # standard error: standard output is for results
         console.setLevel(level)
         console.setFormatter(LogFormatter("%(message)s"))
-        logging.raiseExceptions = False  # a log that cannot be written is no reason for a traceback
+        logging.raiseExceptions = False  # a log that cannot be written causes no traceback
         if quiet:
             os.environ["TQDM_DISABLE"] = "1"
         root = logging.getLogger("sortk")

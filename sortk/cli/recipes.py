@@ -44,14 +44,14 @@ class _Chosen:
         return _open_experiment(self.recipe, self.exp, self.overrides, self.variant)
 
     def arguments(self, stage: Stage, experiment: Experiment, force: bool) -> list[str]:
-        """What another process is told, to run a stage of a variant."""
+        """Return the arguments with which another process runs a stage of a variant."""
         settings = [argument for override in self.overrides for argument in ("--set", override)]
         variant = ["--variant", experiment.variant] if experiment.variant else []
         where = ["--recipe", self.recipe, *settings, *variant, "--exp", str(experiment.root)]
         return ["stage", str(stage.number), *where, *(["--force"] if force else [])]
 
     def command(self, stage: Stage, experiment: Experiment, force: bool) -> list[str]:
-        """What the job of a stage runs."""
+        """Return what the job of a stage runs."""
         jobs = [] if stage.trains else ["--nj", str(self.nj), "--cluster", "slurm"]
         return [sys.executable, "-m", "sortk", *self.arguments(stage, experiment, force), *jobs]
 
@@ -73,7 +73,7 @@ def stage(name: str, **common: Any) -> None:
     chosen, number = _Chosen(**common), find_stage(name).number
     if find_stage(number).trains and chosen.cluster == "slurm":
         _submit_stages(chosen, *_select([number], chosen), wait=True)
-    else:  # the job of a stage that has begun to do it again goes on with that
+    else:  # a requeued job that had begun to redo the stage resumes it
         _run_stages(chosen, *_select([number], chosen), redo_done=chosen.force and not was_requeued())
 
 
@@ -191,18 +191,18 @@ def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], va
 
 
 def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[Stage]]:
-    """The experiment, and those of its stages that have these numbers."""
+    """Return the experiment, and its stages of these numbers."""
     experiment = chosen.open_experiment()
     stages = [stage for stage in experiment.stages if stage.number in numbers]
     if not stages:
-        raise ValueError(f"recipe {chosen.recipe} does without stage {numbers[0]}")
+        raise ValueError(f"recipe {chosen.recipe} has no stage {numbers[0]}")
     return experiment, stages
 
 
 def _run_stages(
     chosen: _Chosen, experiment: Experiment, stages: Sequence[Stage], redo_done: bool = False, to_stderr: bool = False
 ) -> None:
-    """Run stages here; with --cluster slurm, their shards as jobs. What they have to say goes to standard output."""
+    """Run stages here; with --cluster slurm, their shards are jobs. Results go to standard output."""
     from sortk.records import RunJobs
     from sortk.run.workers import choose_cluster
 
@@ -221,11 +221,11 @@ def _run_stages(
 
 
 def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
-    """What all variants train on first, with all processes; then one stage a lane. Nothing if there is one lane."""
-    from sortk.run.parallel_stages import find_gpus, find_lanes, list_steps, run_side_by_side
+    """What all variants train on first, with all processes; then one stage a slot. Nothing if there is one slot."""
+    from sortk.run.parallel_stages import find_gpus, find_slots, list_steps, run_side_by_side
 
-    lanes = find_lanes(chosen.nj, find_gpus()) if chosen.nj > 1 else []
-    if len(lanes) < 2:
+    slots = find_slots(chosen.nj, find_gpus()) if chosen.nj > 1 else []
+    if len(slots) < 2:
         return
     for experiment in experiments:
         before = itertools.takewhile(lambda stage: not stage.trains, experiment.stages)
@@ -233,7 +233,7 @@ def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> Non
         _run_stages(chosen, experiment, missing, to_stderr=True)
     run_side_by_side(
         list_steps(experiments),
-        lanes,
+        slots,
         lambda step: chosen.arguments(step.stage, step.experiment, chosen.force and step.is_stale),
     )
 
@@ -256,7 +256,7 @@ def _submit_stages(chosen: _Chosen, experiment: Experiment, stages: Sequence[Sta
 
 
 def _show_changes(views: Iterable[Sequence[str]]) -> None:
-    """A view that changes in place on a terminal; elsewhere only the lines that have changed."""
+    """Show a view that changes in place on a terminal; elsewhere only the lines that have changed."""
     shown: Sequence[str] = []
     for view in views:
         changed = [line for line in view if line not in shown]
@@ -271,7 +271,7 @@ def _show_changes(views: Iterable[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def _offer_to_cancel(folders: Sequence[Folder]) -> Iterator[None]:
-    """Ctrl-C while jobs work for these folders."""
+    """On Ctrl-C, offer to cancel the jobs of these folders."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The commands of single stages on files of one's own (`sortk simulate`, ...), made from the declarations of STAGES."""
+"""The commands of single stages on any files (`sortk simulate`, ...), made from the declarations of STAGES."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ class NumberRange(click.ParamType[tuple[int, int]]):
 
 
 def _run_stage(stage: Stage, given: dict[str, Any]) -> None:
+    from sortk.records import RunJobs
     from sortk.run.experiment import run_alone
     from sortk.run.folders import Folder
     from sortk.run.workers import choose_cluster
@@ -111,7 +112,7 @@ def _run_stage(stage: Stage, given: dict[str, Any]) -> None:
     own_flags = {flag.parameter: given[flag.parameter] for flag in stage.flags if not flag.keys}
     out: Path = given["out"]
     settings = _read_settings(stage, given)
-    run_jobs = map
+    run_jobs: RunJobs = map
     if not stage.trains:
         run_jobs = choose_cluster(given["cluster"], given["nj"], Folder(out), settings.cluster, stage.name)
     run_alone(stage, settings, inputs, own_flags, out, run_jobs, given.get("force", False))

@@ -1,13 +1,13 @@
-"""Weights of 8 bits: most matrix products of a model with whole numbers. CPU only.
+"""int8 inference on a CPU: most matrix products of a model are computed with 8-bit integers.
 
-Each row of a weight matrix has a scale of its own, found once; each input matrix has one scale and one zero point,
-found when it arrives (dynamic quantisation):
+Each row of a weight matrix has its own scale, computed once; each input matrix has one scale and one zero point,
+computed when it arrives (dynamic quantisation):
 
     w ~ q_w * scale_w                   q_w in -127 ... 127
     x ~ (q_x - zero) * scale_x          q_x in 0 ... 127, with zero such that 0 itself is exact
 
-The sums of products q_x q_w are exact, so the loss is that of rounding: `make bench` measures it. What has no such
-weights stays as it is: the products of attention, the convolutions, and the few products that give the posteriors.
+The sums of products q_x q_w are exact, so the only error is that of rounding: `make bench` measures it. The rest stays
+in float32: the products of attention, the convolutions, and the few products that give the posteriors.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Experiment:
         return [self._by_name[name] for name in stage.reads if name in self._by_name]
 
     def identity(self, stage: Stage) -> Identity:
-        """What the stage's folder should be made from, by the recipe as it is now."""
+        """Return what the stage's folder should be made from, by the recipe as it is now."""
         if stage.name not in self._identities:
             self._identities[stage.name] = self._make_identity(stage)
         return self._identities[stage.name]
@@ -92,7 +92,7 @@ class Experiment:
         return inspect_folder(self.folder(stage), self.identity(stage))
 
     def missing_input(self, stage: Stage, made: Collection[Stage] = ()) -> str:
-        """Which stage must run first, and why; empty if the inputs are there, or will be `made` before."""
+        """Return which stage must run first, and why; empty if the inputs exist, or will be `made` before."""
         for needed in self.inputs(stage):
             status = self.status(needed)
             if status.state != "done" and needed not in made:
@@ -101,7 +101,7 @@ class Experiment:
         return ""
 
     def check_files(self, stages: Sequence[Stage]) -> None:
-        """FileNotFoundError for the first file from outside that these stages lack: not only when its turn comes.
+        """Raise FileNotFoundError for the first file from outside that these stages lack, before any of them runs.
 
         A model that the recipe names is downloaded.
         """
@@ -131,12 +131,12 @@ class Experiment:
             if status.state == "done" and not redo_done:
                 yield f"{stage.title}: would be skipped, it is done"
             elif missing := self.missing_input(stage, stages):
-                yield f"{stage.title}: would be refused, for it reads {missing}"
+                yield f"{stage.title}: would be refused: it reads {missing}"
             elif status.state == "stale" and not force:
-                yield f"{stage.title}: would be refused as stale ({status.why}); --force does it again"
+                yield f"{stage.title}: would be refused as stale ({status.why}); --force runs it again"
             else:
                 why = {"done": "--force", "missing": "not done yet"}.get(status.state, status.why)
-                yield f"{stage.title}: would run into {self.folder(stage).final} ({why})"
+                yield f"{stage.title}: would run, output in {self.folder(stage).final} ({why})"
                 if command:
                     yield from (f"    {line}" for line in write_script(self._make_job(stage, command)).splitlines())
 
@@ -180,7 +180,7 @@ class Experiment:
             if text:
                 show(text)
 
-        with contextlib.ExitStack() as reading:  # nobody may replace an input while it is being read
+        with contextlib.ExitStack() as reading:  # no process may replace an input while it is read
             for name, folder in folders.items():
                 reading.enter_context(hold_for_reading(folder.lock, self._by_name[name].title))
 
@@ -192,7 +192,7 @@ class Experiment:
     def submit(
         self, stages: Sequence[Stage], force: bool, command: Callable[[Stage, bool], Sequence[str]]
     ) -> dict[Stage, StageJob]:
-        """Submits a Slurm job for each stage that is not done; `command` runs one, forced where it is stale."""
+        """Submit a Slurm job for each stage that is not done; `command` runs one, forced where it is stale."""
         jobs: dict[Stage, StageJob] = {}
         for stage in stages:
             status, folder = self.status(stage), self.folder(stage)
@@ -202,7 +202,7 @@ class Experiment:
             if missing := self.missing_input(stage, stages):
                 raise ValueError(f"{stage.title} reads {missing}")
             if status.state == "stale" and not force:
-                raise ValueError(f"{stage.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
+                raise ValueError(f"{stage.title} is stale: {status.why}. Use --force to run it again ({folder.final})")
             jobs[stage] = self._make_job(stage, command)
         submit_stages(list(jobs.values()))
         return jobs
@@ -213,7 +213,7 @@ class Experiment:
         return StageJob(stage.title, self.folder(stage), command(stage, is_stale), options, stage.trains)
 
     def watch(self, jobs: Mapping[Stage, StageJob]) -> Iterator[list[str]]:
-        """A line for each stage now and then, until none of its jobs is in the queue; ValueError if one is not done."""
+        """Yield the lines of all stages until no job is in the queue; raise ValueError if a stage is not done."""
         while True:
             queue = read_queue_patiently()
             yield [self._describe(stage, job.folder, queue) for stage, job in jobs.items()]

@@ -1,11 +1,11 @@
-"""An output folder that appears whole or not at all: lock, marker, resume.
+"""An output folder that appears complete or not at all: lock, marker, resume.
 
 Work fills `NAME.partial/`, which is renamed to `NAME/` at the end. `done.json` in it holds the settings and a key over
 the settings and the keys of the inputs:
 
     same key               skipped at once
-    another key            refused with a sentence that names what changed; --force does it again
-    a matching .partial    goes on from where it was killed
+    another key            refused with a sentence that names what changed; --force runs it again
+    a matching .partial    resumed where it was killed
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def inspect_folder(folder: Folder, identity: Identity) -> Status:
         usage = _read_marker(folder.usage) or {}
         return Status("done", "", usage.get("seconds"), usage.get("bytes"), holder)
     if started is not None and started.get("key") == identity.key:
-        return Status("partial", "goes on from where it stopped", holder=holder)
+        return Status("partial", "will be resumed where it stopped", holder=holder)
     if done is not None:
         return Status("stale", "; ".join(identity.changes_since(done)), holder=holder)
     if started is not None and not (folder.failed.exists() and started.get("settings") == identity.settings):
@@ -191,15 +191,15 @@ def build_folder(
             say_skipped(identity.title, folder)
             return False
         if status.state == "stale" and not force:
-            raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to do it again ({folder.final})")
+            raise ValueError(f"{identity.title} is stale: {status.why}. Use --force to run it again ({folder.final})")
         if status.state != "partial" or force:
             _remove(folder.partial)
         _check_plain(folder)
         _remove_leftovers(folder)
         write_json(folder.started, identity.marker())
-        verb = "goes on" if status.state == "partial" else "starts"
+        verb = "resuming" if status.state == "partial" else "running"
         with _note_failure(folder), _log_to(folder.partial / "log" / "stage.log"):
-            log.info("%s: %s into %s", identity.title, verb, folder.final)
+            log.info("%s: %s, output in %s", identity.title, verb, folder.final)
             began = time.monotonic()
             with relative_within(root or folder.partial):
                 work(folder.partial)
@@ -246,7 +246,7 @@ def _give_final_name(folder: Folder) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder of ours. A kill leaves it under a marker that says so: it is neither done nor can it go on."""
+    """Remove a folder of ours. A kill leaves it under a marker that says so: it is not done and cannot be resumed."""
     if not path.exists():
         return
     removing = path / REMOVING
@@ -318,7 +318,7 @@ def _is_ours(path: Path) -> bool:
 def _is_mount_point(path: Path) -> bool:
     if path.is_mount():
         return True
-    try:  # a folder that is mounted from the same disk is told from others by the kernel alone
+    try:  # a folder that is mounted from the same disk can be recognised only by asking the kernel
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return False

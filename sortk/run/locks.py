@@ -17,7 +17,7 @@ from typing import IO
 
 HEAD = b"process "  # with which what a holder writes into its lock begins
 MAX_HOLDER_CHARACTERS = 200
-PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; that is no reason to refuse a run
+PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; a run is not refused for that
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def hold_for_writing(path: Path, title: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_for_reading(path: Path, title: str) -> Iterator[None]:
-    """Together with other readers: nobody replaces the folder meanwhile."""
+    """Hold the lock together with other readers: no process can replace the folder meanwhile."""
     try:
         file = _open_locked(path, title, shared=True)
     except OSError:  # a finished folder may lie where this process cannot write
@@ -59,7 +59,7 @@ def clear_left(path: Path) -> None:
 
 
 def find_writer(path: Path) -> str:
-    """Who writes right now; empty if nobody does."""
+    """Return which process writes right now; empty if none does."""
     try:
         with _open(path, os.O_RDONLY) as file:
             _lock(file, shared=True)

@@ -1,7 +1,7 @@
-"""Stages of several experiments side by side: each in a process of its own, as many at a time as there are lanes.
+"""Stages of several experiments side by side: each in a process of its own, one for each slot.
 
 A small model trains on one core nearly as fast as on two, so two trainings side by side take little more time than one.
-What is done is up to the stages themselves, as always: a lane that is stopped goes on where it was.
+A slot has cores or a GPU. Stages skip what is done, as always, and one that was stopped is resumed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LOG_LINES = 60.0
 
 Environment = Mapping[str, str]
-"""What a lane's processes find in their environment, beside what is in ours."""
+"""Environment variables of a slot's processes, beside our own."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Step:
         return f"{self.experiment.variant or self.experiment.recipe.name}: {self.stage.title}"
 
 
-def find_lanes(n_jobs: int, gpus: Sequence[str]) -> list[Environment]:
-    """At most `n_jobs` lanes: one for each GPU, or without any, lanes that share the cores."""
+def find_slots(n_jobs: int, gpus: Sequence[str]) -> list[Environment]:
+    """Return at most `n_jobs` slots: one for each GPU, or without any, slots that share the cores."""
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:n_jobs]]
     n_cores = count_cores()
-    n_lanes = min(n_jobs, n_cores)
-    return [{"OMP_NUM_THREADS": str(n_cores // n_lanes)}] * n_lanes
+    n_slots = min(n_jobs, n_cores)
+    return [{"OMP_NUM_THREADS": str(n_cores // n_slots)}] * n_slots
 
 
 def find_gpus() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names those that may be used."""
+    """Return the GPUs that may be used, as CUDA_VISIBLE_DEVICES names them."""
     import torch  # noqa: PLC0415 - slow to import, and needed only here
 
     n_gpus = torch.cuda.device_count()
@@ -75,7 +75,7 @@ def find_gpus() -> list[str]:
 
 
 def list_steps(experiments: Sequence[Experiment]) -> list[Step]:
-    """What is not done yet of all stages, each folder once: early stages first, then in the order of experiments."""
+    """Return the stages that are not done, each folder once: early stages first, then in the order of experiments."""
     steps: dict[Path, Step] = {}
     for experiment in experiments:
         for stage in experiment.stages:
@@ -86,9 +86,9 @@ def list_steps(experiments: Sequence[Experiment]) -> list[Step]:
 
 
 def run_side_by_side(
-    steps: Sequence[Step], lanes: Sequence[Environment], command: Callable[[Step], Sequence[str]]
+    steps: Sequence[Step], slots: Sequence[Environment], command: Callable[[Step], Sequence[str]]
 ) -> None:
-    """Runs all steps, each as soon as its inputs are there and a lane is free; `command` is what sortk is told to do.
+    """Run all steps, each as soon as its inputs exist and a slot is free; `command` returns the arguments of sortk.
 
     If one fails (ValueError), or at Ctrl-C, the others are asked to stop.
     """
@@ -96,15 +96,15 @@ def run_side_by_side(
     last_line = time.monotonic()
     with _leave_none(running):
         while waiting or running:
-            for lane in range(len(lanes)):
-                step = None if lane in running else _find_ready(waiting, running)
+            for slot in range(len(slots)):
+                step = None if slot in running else _find_ready(waiting, running)
                 if step is not None:
                     waiting.remove(step)
-                    running[lane] = _start(step, command(step), lanes[lane])
+                    running[slot] = _start(step, command(step), slots[slot])
             time.sleep(SECONDS_BETWEEN_LOOKS)
-            for lane, one in list(running.items()):
+            for slot, one in list(running.items()):
                 if one.process.poll() is not None:
-                    del running[lane]
+                    del running[slot]
                     _finish(one, len(waiting) + len(running))
             if time.monotonic() - last_line > SECONDS_BETWEEN_LOG_LINES:
                 last_line = time.monotonic()
@@ -116,7 +116,7 @@ def run_side_by_side(
 class _Running:
     step: Step
     process: subprocess.Popen[bytes]
-    messages: IO[bytes]  # its standard error: nothing but warnings and errors, for it is told to be quiet
+    messages: IO[bytes]  # its standard error: warnings and errors only, because it runs with --quiet
     began: float
 
     def last_message(self) -> str:
@@ -129,26 +129,26 @@ class _Running:
         path = self.step.experiment.folder(self.step.stage).partial / "log" / "stage.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
         if not lines:
-            return "starts"
+            return "starting"
         return lines[-1].split(" ", 3)[-1].removeprefix(f"{self.step.stage.title}: ")  # after date, time and level
 
 
 def _find_ready(waiting: Sequence[Step], running: Mapping[int, _Running]) -> Step | None:
-    """The first step whose inputs are all there."""
+    """Return the first step whose inputs all exist."""
     unfinished = {step.folder for step in waiting} | {one.step.folder for one in running.values()}
     return next((step for step in waiting if not step.inputs & unfinished), None)
 
 
-def _start(step: Step, command: Sequence[str], lane: Environment) -> _Running:
-    log.info("%s: starts into %s", step.title, step.folder)
+def _start(step: Step, command: Sequence[str], slot: Environment) -> _Running:
+    log.info("%s: running, output in %s", step.title, step.folder)
     messages = TemporaryFile()  # noqa: SIM115 - closed when the process has ended
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", CHILD_MODULE, str(os.getpid()), *command, "--quiet"],
-        env={**os.environ, **lane},
+        env={**os.environ, **slot},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=messages,
-        start_new_session=True,  # Ctrl-C is for us, who tell them
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends them
     )
     return _Running(step, process, messages, time.monotonic())
 
@@ -162,7 +162,7 @@ def _finish(one: _Running, n_left: int) -> None:
 
 @contextmanager
 def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
-    """Whatever happens, no process is left; a training that is told to end saves a checkpoint first."""
+    """Leave no process running, whatever happens; a training that is asked to end saves a checkpoint first."""
     try:
         yield
     finally:

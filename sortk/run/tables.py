@@ -1,6 +1,6 @@
 """`sortk tables`: runs what is missing of the variants in a recipe's [tables], and writes RESULTS.md.
 
-It is made of stages, so it can be stopped and goes on where it was, and variants share all stages that they have in
+It is made of stages, so it can be stopped and resumed, and variants share all stages that they have in
 common.
 """
 
@@ -68,7 +68,7 @@ def list_first(recipe: str, exp: Path | None, overrides: Sequence[str], variant:
 
 
 def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Plan:
-    """The rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
+    """Return the rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
     for table, named in base.tables.rows.items():
@@ -99,7 +99,7 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
 
 
 def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:
-    """Runs all variants by `run_all`, which leaves them scored, and writes the tables; returns their text."""
+    """Run all variants by `run_all`, which leaves them scored, and write the tables; return their text."""
     for note in plan.notes:
         log.warning("left out: %s", note)
     for number, experiment in enumerate(plan.experiments, start=1):
@@ -169,7 +169,7 @@ def _score_files(row: Row, files: Path) -> dict[str, Any]:
 
 
 def place_results(recipe: str, exp: Path | None, variant: str) -> Path:
-    """Beside the recipe; but what a variant such as debug has measured is no result of the recipe."""
+    """Return where to write: beside the recipe, but in the experiment for a variant, such as debug."""
     path = find_recipe(recipe)
     name = "RESULTS.md" if path.name == "recipe.toml" else f"{path.stem}-RESULTS.md"
     if not variant:
@@ -178,7 +178,7 @@ def place_results(recipe: str, exp: Path | None, variant: str) -> Path:
 
 
 def describe_machine() -> str:
-    """Cores, processor and GPU of this machine."""
+    """Return the cores, processor and GPU of this machine."""
     import torch  # noqa: PLC0415 - slow to import, and needed only here
 
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

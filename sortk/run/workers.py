@@ -38,7 +38,7 @@ def count_cores() -> int:
 def choose_cluster(
     cluster: str, n_jobs: int, folder: Folder, options: ClusterOptions | None = None, stage: str = ""
 ) -> RunJobs:
-    """The way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
+    """Return the way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
     if cluster != "slurm":
         return partial(run_local, n_jobs=n_jobs)
     from sortk.slurm.arrays import SlurmArrays  # noqa: PLC0415 - only if needed
@@ -71,16 +71,16 @@ def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callab
 def _lead(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
     from sortk.training.processes import broadcast  # noqa: PLC0415
 
-    told: list[Path] = []
+    announced: list[Path] = []
 
     def lead(folder: Path) -> None:
-        told.append(broadcast(folder))
+        announced.append(broadcast(folder))
         work(folder)
 
     try:
         return build(lead)
     finally:
-        if not told:  # nothing to do, or refused
+        if not announced:  # nothing to do, or refused
             broadcast(None)
 
 
@@ -100,7 +100,7 @@ def is_distributed() -> bool:
 
 
 def run_local(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int = 1) -> Iterator[Result]:
-    """Runs the items in this process, or in `n_jobs` worker processes, showing progress."""
+    """Run the items in this process, or in `n_jobs` worker processes, showing progress."""
     n_jobs = min(n_jobs, len(items))
     results = map(work, items) if n_jobs <= 1 else _run_in_processes(work, items, n_jobs)
     return show_progress(results, len(items), name_work(work))
@@ -125,7 +125,7 @@ def _run_in_processes(work: Callable[[Item], Result], items: Sequence[Item], n_j
             waiting.extend(pool.submit(_run_in_worker, item) for item in itertools.islice(remaining, 1))
     except BrokenProcessPool:
         raise OSError(
-            "a worker process was killed from outside (out of memory?); run the same command again to go on, "
+            "a worker process was killed from outside (out of memory?); run the same command again to continue, "
             "with a smaller --nj if memory was short"
         ) from None
     finally:
@@ -161,9 +161,9 @@ def _run_in_worker(item: Any) -> Any:
 
 
 def die_with(parent: int) -> None:
-    """A parent that dies by kill -9 must not leave workers that go on writing, or wait for work for ever."""
+    """End this process when its parent dies: kill -9 must not leave workers that keep writing, or wait forever."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:  # it was dead before the kernel was told
+        if os.getppid() != parent:  # it had died before the call
             os._exit(1)

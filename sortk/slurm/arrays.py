@@ -42,7 +42,7 @@ class SlurmArrays:
         yield from call.read_results()
 
     def _finish(self, call: Call, n_items: int) -> None:
-        """Until every item has a result."""
+        """Submit shards, and wait until every item has a result."""
         submitted = self._take_over(call)
         size = -(-n_items // self.n_jobs)
         new = cut_missing([*call.spans(".results"), *submitted], n_items, size)
@@ -55,14 +55,14 @@ class SlurmArrays:
                 _check_faults(call, submitted)
                 # The queue was read first: who is not in it any more has written its results before.
                 submitted = {span: job for span, job in submitted.items() if not call.results(span).exists()}
-                watch.tell(submitted.values(), queue)
+                watch.report(submitted.values(), queue)
                 submitted |= self._submit_again(call, watch.find_lost(submitted, queue))
         except Exception:
             cancel([job.job_id for job in submitted.values()])
             raise
 
     def _take_over(self, call: Call) -> dict[Span, Submission]:
-        """Shards that an earlier process has submitted, and that may still end well."""
+        """Return the shards that an earlier process has submitted and that are still in the queue."""
         missing = [span for span in call.spans(".json") if not call.results(span).exists()]
         if not missing:
             return {}
@@ -84,7 +84,7 @@ class SlurmArrays:
         return self._submit(call, {span: job.attempts for span, job in lost.items()})
 
     def _submit(self, call: Call, attempts: Mapping[Span, int]) -> dict[Span, Submission]:
-        """These shards, each after so many attempts, as one array."""
+        """Submit these shards, each after so many attempts, as one array."""
         if not attempts:
             return {}
         from submitit import SlurmExecutor  # noqa: PLC0415 - an extra
@@ -130,22 +130,22 @@ class _Watch:
         self._title, self._call = title, call
         self._pause = FIRST_PAUSE_SECONDS
         self._missed: dict[str, float] = {}  # job -> since when it has been neither in the queue nor done
-        self._told = ""
+        self._reported = ""
 
     def pause(self) -> None:
         time.sleep(self._pause)
         self._pause = min(1.2 * self._pause, LONGEST_PAUSE_SECONDS)
 
-    def tell(self, submitted: Collection[Submission], queue: Queue) -> None:
+    def report(self, submitted: Collection[Submission], queue: Queue) -> None:
         n_running = sum(job.job_id in queue and not queue[job.job_id].is_pending for job in submitted)
         n_done = len(self._call.spans(".results"))
         text = f"{len(submitted) - n_running} pending, {n_running} running, {n_done} done"
-        if text != self._told:
+        if text != self._reported:
             log.info("%s: %s: %s", self._title, self._call.title, text)
-            self._told = text
+            self._reported = text
 
     def find_lost(self, submitted: Mapping[Span, Submission], queue: Queue) -> dict[Span, Submission]:
-        """Shards that have left the queue for good; a job whose file may only be late gets a moment."""
+        """Return the shards that have left the queue without results; a file may be a few seconds late."""
         now = time.monotonic()
         gone = {span: job for span, job in submitted.items() if job.job_id not in queue}
         self._missed = {job.job_id: self._missed.get(job.job_id, now) for job in gone.values()}

@@ -1,4 +1,4 @@
-"""Whole stages as jobs, each after the one before it: their scripts, and how they stand."""
+"""Stages as jobs, each after the one before it: their scripts, and their state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sortk.slurm.shards import Call
 
 log = logging.getLogger(__name__)
 
-NOTICE_SECONDS = 180  # before its time is over, a job is told so
+NOTICE_SECONDS = 180  # a job gets a signal so long before its time is over
 FIRST_PORT, N_PORTS = 20000, 20000  # where the processes of a training meet; each job has a port of its own
 
 
@@ -40,7 +40,7 @@ class StageJob:
 
 
 def submit_stages(stages: Sequence[StageJob]) -> None:
-    """Submits each stage to run after the one before it. All of them, or none."""
+    """Submit each stage to run after the one before it: all of them, or none."""
     check_slurm()
     if waiting := find_jobs(read_queue(), [stage.folder for stage in stages]):
         about = f"job {waiting[0].job_id} works for {waiting[0].folder}"
@@ -50,7 +50,7 @@ def submit_stages(stages: Sequence[StageJob]) -> None:
         with atomic_text(own_path(stage.script)) as file:
             file.write(write_script(stage))
         stage.script.chmod(0o700)  # a setting that was given by --set may be a password
-        stage.log.unlink(missing_ok=True)  # a log tells of one submission, however often Slurm starts it
+        stage.log.unlink(missing_ok=True)  # a log is about one submission, however often Slurm starts it
         after = [f"--dependency=afterok:{submitted[-1]}", "--kill-on-invalid-dep=yes"] if submitted else []
         try:
             submitted.append(ask_slurm("sbatch", "--parsable", *after, str(stage.script)).strip().partition(";")[0])
@@ -61,7 +61,7 @@ def submit_stages(stages: Sequence[StageJob]) -> None:
 
 
 def write_script(stage: StageJob) -> str:
-    """What sbatch is given; it can be submitted by hand, too."""
+    """Return the script for sbatch; it can also be submitted by hand."""
     common: dict[str, str | bool] = {
         "job-name": f"sortk-{stage.folder.final.name}",
         "comment": str(stage.folder.final.absolute()),
@@ -90,7 +90,7 @@ def _driving_flags(options: JobOptions) -> dict[str, str | bool]:
 
 def _driving_lines(stage: StageJob) -> list[str]:
     return [
-        "# Its time is nearly over, perhaps because its shards had to wait: it goes on in a new job.",
+        "# Its time is nearly over, perhaps because its shards had to wait: it continues in a new job.",
         """trap 'kill "$driver"; wait "$driver"; scontrol requeue "$SLURM_JOB_ID"' USR1""",
         f"{shlex.join(stage.command)} &",
         "driver=$!",
@@ -115,7 +115,7 @@ def _training_lines(stage: StageJob) -> list[str]:
         "export MASTER_ADDR=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
         f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {N_PORTS}))",
         "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun no longer takes over by itself",
-        "# torchrun would die of the signal that tells its processes to save a checkpoint.",
+        "# torchrun would die of the signal on which its processes save a checkpoint.",
         'srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$0" -m torch.distributed.run'
         ' --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR"'
         f' --master-port="$MASTER_PORT" --nproc-per-node={stage.options.processes_per_node} -m "$@"\' \\',
@@ -124,7 +124,7 @@ def _training_lines(stage: StageJob) -> list[str]:
 
 
 def find_reason(stage: StageJob) -> str:
-    """Why the stage is not done, as far as its log tells: sortk's own sentence, or else the last line."""
+    """Return why the stage is not done, from its log: sortk's own sentence, or else the last line."""
     try:
         lines = stage.log.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -134,7 +134,7 @@ def find_reason(stage: StageJob) -> str:
 
 
 def describe_jobs(jobs: Collection[QueuedJob], folder: Folder) -> str:
-    """pending, running, done, failed: jobs in the queue, and shards by the files that they have left."""
+    """Count what is pending, running, done and failed: jobs in the queue, and shards by their files."""
     n_pending = sum(job.is_pending for job in jobs)
     calls = [Call(path) for path in folder.jobs.glob("*/")]
     n_done = sum(len(call.spans(".results")) for call in calls)

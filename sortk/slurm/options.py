@@ -14,7 +14,7 @@ class JobOptions:
 
     partition: str | None = None
     account: str | None = None
-    hours: float | None = None  # after which Slurm ends a job; training is requeued and goes on
+    hours: float | None = None  # after which Slurm ends a job; training is requeued and resumed
     memory_gb: float | None = None  # on each node
     cpus: int | None = None  # of each process
     gpus: int | None = None  # on each node; training starts a process for each
@@ -26,20 +26,20 @@ class JobOptions:
         for name in ("hours", "memory_gb", "cpus", "nodes", "processes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ValueError(f"{name} must be more than 0, not {value}")
+                raise ValueError(f"{name} must be more than 0, got {value}")
         for text in (self.partition or "", self.account or "", *(self.sbatch or ())):
             if not text.isprintable():  # what comes after a line break would be a command of the job's script
                 raise ValueError(f"{quote(text)} holds a line break or a control character")
         for line in self.sbatch or ():
             if not line.startswith("--"):
-                raise ValueError(f"sbatch: {line!r} is no option of sbatch; write --name or --name=value")
+                raise ValueError(f"sbatch: {line!r} is not an option of sbatch; write --name or --name=value")
 
     @property
     def processes_per_node(self) -> int:
         return self.gpus or self.processes or 1
 
     def flags(self) -> dict[str, str | bool]:
-        """As options of sbatch, without those of training."""
+        """Return the options of sbatch, without those of training."""
         given: dict[str, Any] = {
             "partition": self.partition,
             "account": self.account,

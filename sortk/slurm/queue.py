@@ -40,7 +40,7 @@ Queue = Mapping[str, QueuedJob]
 
 
 def check_slurm() -> None:
-    """ValueError unless jobs can be submitted from here."""
+    """Raise ValueError unless jobs can be submitted from here."""
     missing = [name for name in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(name)]
     if missing:
         raise ValueError(
@@ -52,14 +52,14 @@ def check_slurm() -> None:
 
 
 def read_queue() -> Queue:
-    """This user's jobs."""
+    """Return the jobs of this user."""
     lines = ask_slurm("squeue", "--array", "--noheader", f"--user={getpass.getuser()}", "--format=%i|%T|%k")
     jobs = [QueuedJob(*line.split("|", 2)) for line in lines.splitlines() if line.count("|") >= 2]
     return {job.job_id: job for job in jobs}
 
 
 def read_queue_patiently() -> Queue:
-    """As `read_queue`, by who waits for days: the controller of a busy cluster does not always answer."""
+    """Read the queue, and try again for a while: the controller of a busy cluster does not always answer."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -72,7 +72,7 @@ def read_queue_patiently() -> Queue:
 
 
 def glance_at_queue() -> Queue:
-    """As `read_queue`; empty where no Slurm answers."""
+    """Read the queue; return an empty one where no Slurm answers."""
     try:
         return read_queue() if shutil.which("squeue") else {}
     except OSError as error:
@@ -81,31 +81,31 @@ def glance_at_queue() -> Queue:
 
 
 def find_jobs(queue: Queue, folders: Collection[Folder]) -> list[QueuedJob]:
-    """Those that work for these folders."""
+    """Return the jobs that work for these folders."""
     names = {str(folder.final.absolute()) for folder in folders}
     return [job for job in queue.values() if job.folder in names]
 
 
 def cancel(job_ids: Collection[str]) -> None:
-    """Those that have ended in the meantime do not matter."""
+    """Cancel jobs; those that have ended in the meantime do not matter."""
     if job_ids:
         with contextlib.suppress(OSError):
             ask_slurm("scancel", *sorted(job_ids))
 
 
 def requeue_this_job() -> None:
-    """The job that this process is a part of, if it is, starts again once its processes have ended."""
+    """Requeue the job of this process, if it belongs to one: Slurm starts it again when its processes have ended."""
     if job_id := os.environ.get("SLURM_JOB_ID"):
         ask_slurm("scontrol", "requeue", job_id)
 
 
 def was_requeued() -> bool:
-    """Whether this process belongs to a job that Slurm has started before."""
+    """Return whether this process belongs to a job that Slurm has started before."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0
 
 
 def ask_slurm(*command: str) -> str:
-    """The output of one of Slurm's commands; OSError with its own message."""
+    """Return the output of one of Slurm's commands; raise OSError with its own message."""
     with outside_of_jobs():
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
@@ -114,14 +114,14 @@ def ask_slurm(*command: str) -> str:
 
 
 def own_message(text: str) -> str:
-    """What Slurm says, in one line: 'sbatch: error: invalid partition specified: x; sbatch: error: ...'."""
+    """Return Slurm's message in one line: 'sbatch: error: invalid partition specified: x; sbatch: error: ...'."""
     lines = [line.strip() for line in text.splitlines() if "error" in line.lower() or "invalid" in line.lower()]
     return "; ".join(lines) or text.strip().replace("\n", "; ")
 
 
 @contextlib.contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """A job that submits jobs must not hand on what Slurm has told it about itself."""
+    """Hide the variables that Slurm has set for this job: jobs that it submits must not inherit them."""
     hidden = re.compile(r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT)_(?!CONF$)")
     kept = {name: os.environ.pop(name) for name in list(os.environ) if hidden.match(name)}
     try:

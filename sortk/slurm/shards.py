@@ -1,4 +1,4 @@
-"""Items of a stage in shards, and every file that tells how far they are."""
+"""Items of a stage in shards, and all files that record their progress."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class _DataUnpickler(pickle.Unpickler):
             # A pickle could call an object that can be called, as a Shard can.
             if is_data and not any("__call__" in vars(base) for base in found.__mro__):
                 return found
-        raise pickle.UnpicklingError(f"{quote(f'{module}.{name}')} is no data")
+        raise pickle.UnpicklingError(f"{quote(f'{module}.{name}')} is not data")
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ class Shard:
 
 
 def pack(work: Callable[[Any], Any], items: Sequence[Any]) -> bytes:
-    """The content of a call, for its shards."""
+    """Return the content of a call, for its shards."""
     return pickle.dumps((work, items))
 
 
 def cut_missing(taken: Collection[Span], n_items: int, size: int) -> list[Span]:
-    """The items in no span, as spans of at most `size`."""
+    """Return the items that are in no span, as spans of at most `size`."""
     edges = [(0, 0), *sorted(taken), (n_items, n_items)]
     gaps = [(before[1], after[0]) for before, after in itertools.pairwise(edges)]
     return [(start, min(start + size, stop)) for begin, stop in gaps for start in range(begin, stop, size)]

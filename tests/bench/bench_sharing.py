@@ -14,7 +14,7 @@ import sys
 import time
 
 SECONDS = 15.0  # of training in each row
-N_CLIPS, CLIP_SECONDS = 4, 15
+N_CLIPS, CLIP_SECONDS = 2, 10
 MIN_RATIO = 0.9  # of two threads to one, beside another process
 
 
