@@ -33,7 +33,7 @@ from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
 
 SECONDS = 90
 GEMM_FLOPS = 2 * 1125 * 512 * 2048
-MIN_SHARE_OF_GEMM, MIN_INT8_RATIO, MAX_GIGABYTES = 0.65, 1.5, 2.5
+MIN_SHARE_OF_GEMM, MIN_INT8_RATIO, MAX_GIGABYTES = 0.65, 1.4, 2.5
 
 
 def count_flops(options: SortformerOptions, n_frames: int) -> float:
