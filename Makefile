@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # The version that development and CI use; pyproject.toml has the range that users may have (make test-versions).
 TORCH ?= 2.11.*
 
-.PHONY: help setup test test-slurm chaos lint format fuzz bench screenshots wheel clean
+.PHONY: help setup test test-slurm chaos lint format fuzz audit test-versions bench screenshots wheel clean
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
