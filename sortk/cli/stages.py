@@ -85,7 +85,7 @@ def _make_option(flag: Flag) -> Callable[[Any], Any]:
     )
 
 
-class NumberRange(click.ParamType[tuple[int, int]]):
+class NumberRange(click.ParamType):  # type: ignore[type-arg]  # that of click 8.2 is not generic
     """A number or a range: 3, 2-4."""
 
     name = "text"
