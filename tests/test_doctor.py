@@ -102,7 +102,7 @@ def test_a_folder_without_write_access_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_left_clean(tmp_path: Path) -> None:
-    assert doctor.examine_access(tmp_path / "gone").advice == "cd to a folder that is yours"
+    assert doctor.examine_access(tmp_path / "gone").advice == "change to a folder that you can write to"
     assert not doctor.examine_access(tmp_path).advice and not list(tmp_path.iterdir())
 
 

@@ -46,7 +46,7 @@ def test_stages_run_in_order_and_are_skipped_when_done(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"stage 1 \(second\) reads stage 0 \(first\), which is missing; run stage 0"):
         experiment.run(STAGES[1], map)
     [refused] = experiment.dry_run(STAGES[1:], force=False, redo_done=False)
-    assert "would be refused, for it reads stage 0 (first), which is missing" in refused
+    assert "would be refused: it reads stage 0 (first), which is missing" in refused
     assert "would run" in list(experiment.dry_run(STAGES, force=False, redo_done=False))[1]
     assert run_all(experiment) == [True, True]
     assert (tmp_path / "01-second" / "copy.txt").read_text(encoding="utf-8") == "90.0"

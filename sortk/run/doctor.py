@@ -138,7 +138,9 @@ def examine_devices() -> Finding:
         return Finding("device", cores)  # that torch does not load is reported with the packages
     gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     names = [f"{gpu.name} ({gpu.total_memory / GB:.0f} GB)" for gpu in gpus] if torch.cuda.is_available() else []
-    return Finding("device", f"{', '.join(names) or 'no GPU'}; {cores}, {torch.get_num_threads()} threads in torch")
+    n_threads = torch.get_num_threads()
+    threads = f"{n_threads} thread{'' if n_threads == 1 else 's'} in torch"
+    return Finding("device", f"{', '.join(names) or 'no GPU'}; {cores}, {threads}")
 
 
 def examine_memory() -> Finding:
