@@ -53,6 +53,7 @@ COMPONENTS = re.compile(r"\|\||&&|[|;]|\$\(")
 OTHER_PROGRAMS = {
     "--constraint",
     "--from",
+    "--kills",
     "--local-dir",
     "--nproc-per-node",
     "--spec",
@@ -359,7 +360,14 @@ def test_what_the_readme_promises_is_there(workplace: Path) -> None:
     """After all that ran before."""
     if not (workplace / "exp" / "my").exists():
         pytest.skip("the examples did not run")
-    for name in ("meeting.rttm", "out/meeting.npy", "out/meeting.svg", "models/sortformer/config.json", "der.json"):
+    for name in (
+        "meeting.rttm",
+        "out/meeting.npy",
+        "out/meeting.svg",
+        "words/meeting.html",
+        "models/sortformer/config.json",
+        "der.json",
+    ):
         assert (workplace / name).is_file(), name
     for name in ("08-score/RESULTS.md", "05-train-diar/model/config.json", "07-tune/postprocess.toml"):
         assert (workplace / "exp" / "my" / name).is_file(), name
