@@ -97,7 +97,7 @@ class SimulateOptions(Options):
     room_tone: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # Share of sessions that are encoded and decoded again, by one of `codecs`.
     coded_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
-    codecs: tuple[Literal["telephone", "mp3", "opus"], ...] = option(("telephone", "mp3"), hash_only_if_set=True)
+    codecs: tuple[Literal["telephone", "mp3", "opus"], ...] = option((), hash_only_if_set=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -226,7 +226,7 @@ def test_shares_of_sessions_with_noise_rooms_and_codecs(tmp_path: Path, make_sou
     speakers = index_sources(make_sources(), tmp_path, 16000, map)
     folder = str(tmp_path / "noise")
     shares = {"clean_share": 0.5, "dry_share": 0.25, "room_tone": 0.75, "coded_share": 0.1}
-    options = replace(OPTIONS, noise_dir=folder, rir_dir=folder, **shares)
+    options = replace(OPTIONS, noise_dir=folder, rir_dir=folder, codecs=("telephone", "mp3"), **shares)
     simulator = Simulator(speakers, options, 0, "x")
     plans = [simulator.plan(number) for number in range(400)]
     assert sum(plan.noise is None for plan in plans) / 400 == pytest.approx(0.5, abs=0.08)
