@@ -140,7 +140,7 @@ class EendVc(EendEncoder):
             frames = cut.frames
         else:
             samples = functional.pad(samples, (0, max(n_frames * FRAME_SAMPLES - samples.shape[1], 0)))
-            in_frames = samples[:, : n_frames * FRAME_SAMPLES].unflatten(1, (n_frames, FRAME_SAMPLES))
+            in_frames = samples[:, : n_frames * FRAME_SAMPLES].reshape(-1, n_frames, FRAME_SAMPLES)
             cut = cut_blocks(in_frames, None if lengths is None else count_frames(lengths), size)
             frames = self._run_wavlm(cut.frames, cut.lengths)
         encoded = self.transformer(self.norm_in(self.linear_in(frames)), cut.lengths)
@@ -160,7 +160,7 @@ class EendVc(EendEncoder):
         """
         assert self.front_end is not None
         found: Tensor | None = None
-        for length in lengths.unique().tolist():
+        for length in sorted(set(lengths.tolist())):
             of_length = (lengths == length).nonzero()[:, 0]
             for rows in of_length.split(len(of_length) if self.training else CHUNKS_AT_ONCE):
                 encoded = self.front_end(frames[rows, :length].flatten(1))

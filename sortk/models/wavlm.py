@@ -71,7 +71,7 @@ class WavlmFrontEnd(nn.Module):
         weights = self.layer_weights.softmax(dim=0)
         mixed = sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
         assert isinstance(mixed, Tensor)
-        return mixed.unflatten(1, (n_frames, PER_FRAME)).mean(dim=2)
+        return mixed.view(len(mixed), n_frames, PER_FRAME, -1).mean(dim=2)
 
 
 def build_wavlm(options: WavlmOptions) -> Any:

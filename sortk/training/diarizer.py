@@ -131,8 +131,9 @@ class DiarizerTask(Task):
             self.identities = nn.Parameter(nn.init.orthogonal_(torch.empty(teacher.shape[1], model.embedding_size)))
         else:
             self.identities = nn.Parameter(torch.randn(n_identities, model.embedding_size)) if n_identities else None
-        needs_vectors = isinstance(model, EendVc) and n_identities > 0
-        self.dictionary = SpeakerDictionary(n_identities, model.options.vector_size) if needs_vectors else None
+        self.dictionary: SpeakerDictionary | None = None
+        if isinstance(model, EendVc) and n_identities > 0:
+            self.dictionary = SpeakerDictionary(n_identities, model.options.vector_size)
         self._names_speakers_only, self._layer_weight = False, 0.0
         self._speaker_weights = (0.0, 0.0)  # at the start of the phase and at its end
 
