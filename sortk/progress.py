@@ -27,9 +27,8 @@ class ProgressBar(tqdm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         layout = "{desc}: {percentage:3.0f} % |{bar}| {n_fmt} of {total_fmt}{unit}, {spent}, {left} left{postfix}"
-        super().__init__(
-            *args, **{"bar_format": layout, "dynamic_ncols": True, "disable": None, "leave": False} | kwargs
-        )
+        defaults: dict[str, Any] = {"bar_format": layout, "dynamic_ncols": True, "disable": None, "leave": False}
+        super().__init__(*args, **defaults | kwargs)
 
     @property
     def format_dict(self) -> dict[str, Any]:
