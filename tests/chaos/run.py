@@ -210,12 +210,17 @@ def _units_of(
 
 
 def _needed(wanted: set[str]) -> list[Target]:
-    """The wanted targets and all stages that they read."""
+    """The wanted targets, the stages that they read, and so on."""
     targets = (*STAGES, *COMMANDS)
     if unknown := wanted - {target.name for target in targets}:
         sys.exit(f"no such target: {', '.join(sorted(unknown))}")
-    folders = {name for target in targets if target.name in wanted for name in target.reads}
-    return [target for target in targets if target.name in wanted or target.output in folders]
+    needed: list[Target] = []
+    folders: set[str] = set()
+    for target in reversed(targets):  # what a stage reads comes before it
+        if target.name in wanted or target.output in folders:
+            needed.insert(0, target)
+            folders.update(target.reads)
+    return needed
 
 
 def make_reference(root: Path, target: Target) -> Reference:
