@@ -104,6 +104,7 @@ class Session:
     ctm_path: Path | None = None
     seglst_path: Path | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # keys of other tools, kept unchanged
+    channel: int | None = None  # of the audio, counted from 1; None: the average of all
 
 
 @dataclass(frozen=True, slots=True)

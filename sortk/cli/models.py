@@ -33,6 +33,9 @@ MAX_SPEAKERS = click.option(
 )
 
 
+CHANNEL = click.option(
+    "--channel", type=click.IntRange(min=1), help="Read only this channel of each recording, not the average of all."
+)
 REPLACE = click.option(
     "--force", is_flag=True, help="Replace files in --out-dir that are not of sortk's making, or were changed since."
 )
@@ -69,6 +72,7 @@ REPLACE = click.option(
     metavar="NAME=FILE",
     help="A sample of a voice, 5 to 15 s: this speaker gets the name (repeatable). Approximate.",
 )
+@CHANNEL
 @click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
@@ -91,6 +95,7 @@ def diarize(
     min_speakers: int | None,
     max_speakers: int | None,
     enrol: Sequence[str],
+    channel: int | None,
     int8: bool,
     probs: bool,
     plot: bool,
@@ -124,6 +129,8 @@ def diarize(
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    if live and channel:
+        raise click.UsageError("--channel is for files; standard input is mono")
     if out_dir is None and (probs or plot):
         raise click.UsageError("--probs and --plot need --out-dir")
     if out_dir is None and html:
@@ -153,7 +160,7 @@ def diarize(
         diarize_live(diarizer, sys.stdin.buffer)
         return
     failures = Failures()
-    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html, force), failures.report)
+    diarize_files(diarizer, files, DiarizeOutputs(out_dir, probs, plot, html, force), failures.report, channel)
     failures.exit_if_any()
 
 
@@ -181,6 +188,7 @@ def diarize(
 @SPEAKERS
 @MIN_SPEAKERS
 @MAX_SPEAKERS
+@CHANNEL
 @click.option(
     "--overlap",
     type=click.Choice(["mask"]),
@@ -217,6 +225,7 @@ def transcribe(
     speakers: int | None,
     min_speakers: int | None,
     max_speakers: int | None,
+    channel: int | None,
     overlap: str | None,
     pnc: bool | None,
     ctc: bool,
@@ -244,6 +253,8 @@ def transcribe(
     live = Path("-") in files
     if live and (len(files) > 1 or out_dir):
         raise click.UsageError("`-`, standard input, stands alone, and goes to standard output")
+    if live and channel:
+        raise click.UsageError("--channel is for files; standard input is mono")
     if html and out_dir is None:
         raise click.UsageError("--html needs --out-dir")
     given = {"lang": lang, "decoding": decoding, "punctuation": pnc, "overlap": overlap, "latency": latency}
@@ -257,7 +268,7 @@ def transcribe(
         transcribe_live(transcriber, sys.stdin.buffer, style if style != "seglst" else "txt")
         return
     failures = Failures()
-    transcribe_files(transcriber, files, out_dir, style, failures.report, force, html)
+    transcribe_files(transcriber, files, out_dir, style, failures.report, force, html, channel)
     failures.exit_if_any()
 
 

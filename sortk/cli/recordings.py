@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -98,13 +98,18 @@ def choose_writable(
 
 
 def diarize_files(
-    diarizer: Diarizer, paths: Sequence[Path], outputs: DiarizeOutputs, on_error: Callable[[Exception], None]
+    diarizer: Diarizer,
+    paths: Sequence[Path],
+    outputs: DiarizeOutputs,
+    on_error: Callable[[Exception], None],
+    channel: int | None = None,
 ) -> None:
     """`sortk diarize`."""
     from sortk.inference.diarize import count_seconds, find_sessions
     from sortk.progress import Progress
 
-    sessions = choose_writable(find_sessions(paths, on_error), outputs.paths, outputs.force, on_error)
+    found = [replace(session, channel=channel) for session in find_sessions(paths, on_error)]
+    sessions = choose_writable(found, outputs.paths, outputs.force, on_error)
     began, n_done, n_frames = time.monotonic(), 0, 0
     with Progress("diarizing", count_seconds(sessions), "s") as progress:
         for session, probs in diarizer.posteriors_of(sessions, lambda _, error: on_error(error), progress.update):
@@ -145,6 +150,7 @@ def transcribe_files(
     on_error: Callable[[Exception], None],
     force: bool = False,
     html: bool = False,
+    channel: int | None = None,
 ) -> None:
     """`sortk transcribe`; `html` needs a folder."""
     from sortk.formats.outputs import noting_outputs
@@ -153,7 +159,7 @@ def transcribe_files(
     from sortk.progress import Progress
 
     styles = [style, "html"] if html else [style]
-    sessions = find_sessions(paths, on_error)
+    sessions = [replace(session, channel=channel) for session in find_sessions(paths, on_error)]
     if out_dir is not None:
         sessions = choose_writable(
             sessions, lambda session: [transcript_path(out_dir, session, own) for own in styles], force, on_error

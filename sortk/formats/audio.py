@@ -66,26 +66,37 @@ def info(path: Path) -> AudioInfo:
         return AudioInfo(file.frames / file.samplerate, file.samplerate, file.channels, file.frames)
 
 
-def read(path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE) -> Samples:
-    """Return samples in [-1, 1], shape (n_samples,), channels averaged, resampled if the file has another rate.
+def read(
+    path: Path,
+    offset: float = 0.0,
+    duration: float | None = None,
+    sample_rate: int = SAMPLE_RATE,
+    channel: int | None = None,
+) -> Samples:
+    """Return samples in [-1, 1], shape (n_samples,), resampled if the file has another rate.
 
-    Where the channels cancel each other (one is the inverse of the other), the loudest is taken instead.
+    They are those of a channel, counted from 1, or the average of all channels. Where the channels cancel each other
+    (one is the inverse of the other), the loudest is taken instead.
 
     A window that reaches over the end of the file ends there; one that starts after the end is a FormatError, as is
     every file that libsndfile cannot decode to the length in its header.
     """
     with _open(path) as file:
-        channel = _find_channel(path, file)
-        mono = _decode(path, file, _seek_window(path, file, offset, duration), channel)
+        place = _find_channel(path, file, channel)
+        mono = _decode(path, file, _seek_window(path, file, offset, duration), place)
         return _resample(mono, file.samplerate, sample_rate)
 
 
 def read_blocks(
-    path: Path, offset: float = 0.0, duration: float | None = None, sample_rate: int = SAMPLE_RATE
+    path: Path,
+    offset: float = 0.0,
+    duration: float | None = None,
+    sample_rate: int = SAMPLE_RATE,
+    channel: int | None = None,
 ) -> Iterator[Samples]:
     """Yield what `read` returns, a minute at a time, so that memory does not grow with the file."""
     with _open(path) as file:
-        channel = _find_channel(path, file)
+        place = _find_channel(path, file, channel)
         n_wanted = _seek_window(path, file, offset, duration)
         factor = math.gcd(file.samplerate, sample_rate)
         up, down = sample_rate // factor, file.samplerate // factor
@@ -96,7 +107,7 @@ def read_blocks(
         for start in range(0, n_wanted, n_block):
             stop = min(start + n_block, n_wanted)
             n_more = min(stop + n_around, n_wanted) - begin - len(known)
-            known = np.concatenate([known, _decode(path, file, n_more, channel)])
+            known = np.concatenate([known, _decode(path, file, n_more, place)])
             resampled = _resample(known, file.samplerate, sample_rate)
             yield resampled[(start - begin) * up // down : math.ceil((stop - begin) * up / down)]
             known, begin = known[stop - n_around - begin :], stop - n_around
@@ -246,12 +257,17 @@ def _find_joined(path: Path, _n_bytes: int, _mtime_ns: int, _inode: int) -> str:
     return containers.find_joined(path)
 
 
-def _find_channel(path: Path, file: Any) -> int | None:
-    """Return the channel that is read; None for the average of all. A file with a second recording is refused."""
+def _find_channel(path: Path, file: Any, wanted: int | None) -> int | None:
+    """Return the channel that is read, counted from 0; None for the average of all. A file with a second recording is
+    refused."""
     facts = path.stat()
     key = path, facts.st_size, facts.st_mtime_ns, facts.st_ino
     if joined := _find_joined(*key):
         raise FormatError(path, None, joined)
+    if wanted is not None:
+        if not 1 <= wanted <= file.channels:
+            raise FormatError(path, None, f"there is no channel {wanted}: the file has {file.channels}")
+        return wanted - 1
     if file.channels == 1 or not file.seekable():
         return None
     if key not in _CHANNELS:

@@ -222,7 +222,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
             return []
         steps = MultitalkerSteps(self.model, speakers, self.context, STEP_SECONDS)
         steps.add_posteriors(probs)
-        for block in audio.read_blocks(session.audio_path, session.offset, session.duration):
+        for block in audio.read_blocks(session.audio_path, session.offset, session.duration, channel=session.channel):
             steps.add_samples(block)
             on_done(len(block) / SAMPLE_RATE)
         steps.finish()

@@ -218,7 +218,8 @@ class Diarizer:
         """Return the posteriors of the sessions that can be read, by place."""
         found, clips = {}, {}
         for n_samples, place in batch:
-            window = sessions[place].audio_path, sessions[place].offset, sessions[place].duration
+            session = sessions[place]
+            window = session.audio_path, session.offset, session.duration, SAMPLE_RATE, session.channel
             with _caught(sessions[place], on_error):
                 if self._is_whole(n_samples):
                     clips[place] = audio.read(*window)

@@ -299,7 +299,8 @@ def slice_posteriors(probs: Posteriors, span: Span) -> Posteriors:
 
 def read_piece(piece: Piece) -> audio.Samples:
     """Return the samples of a piece, one mel frame at least."""
-    samples = audio.read(piece.session.audio_path, piece.session.offset + to_seconds(piece.span[0]), piece.seconds)
+    session, start = piece.session, piece.session.offset + to_seconds(piece.span[0])
+    samples = audio.read(session.audio_path, start, piece.seconds, channel=session.channel)
     return samples if len(samples) >= HOP_SAMPLES else np.pad(samples, (0, HOP_SAMPLES - len(samples)))
 
 

@@ -28,7 +28,7 @@ MAX_PEAKS = 60_000  # or more of them in a recording of more than 40 minutes
 def read_sound(session: Session, at_most_seconds: float) -> npt.NDArray[np.float32]:
     """Return the beginning of a session, mono."""
     seconds = at_most_seconds if session.duration is None else min(session.duration, at_most_seconds)
-    return audio.read(session.audio_path, session.offset, seconds, SAMPLE_RATE)
+    return audio.read(session.audio_path, session.offset, seconds, SAMPLE_RATE, session.channel)
 
 
 def encode_sound(samples: npt.NDArray[np.float32]) -> str:
@@ -61,7 +61,8 @@ def _checksum(page: bytes) -> bytes:
 
 def encode_waveform(session: Session) -> dict[str, Any]:
     """Return the waveform of a session: `peaks`, a byte each, as base64, and `peak_seconds`, the time of each."""
-    parts = [find_peaks(block) for block in audio.read_blocks(session.audio_path, session.offset, session.duration)]
+    window = session.audio_path, session.offset, session.duration, SAMPLE_RATE, session.channel
+    parts = [find_peaks(block) for block in audio.read_blocks(*window)]
     peaks = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     n_merged = -(-len(peaks) // MAX_PEAKS)
     peaks = np.maximum.reduceat(peaks, np.arange(0, len(peaks), n_merged))

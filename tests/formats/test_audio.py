@@ -63,6 +63,16 @@ def test_windows_that_are_none(flac: Path, offset: float, duration: float | None
         audio.read(flac, offset, duration)
 
 
+def test_a_channel_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "stereo.wav"
+    stereo = np.stack([np.full(8000, 0.25), np.full(8000, -0.5)], axis=1)
+    soundfile.write(path, stereo, 16000)
+    assert np.allclose(audio.read(path, channel=1), 0.25) and np.allclose(audio.read(path, channel=2), -0.5)
+    assert np.allclose(np.concatenate(list(audio.read_blocks(path, channel=2))), -0.5)
+    with pytest.raises(FormatError, match=r"stereo\.wav: there is no channel 3: the file has 2"):
+        audio.read(path, channel=3)
+
+
 def test_channels_are_averaged(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.array([[0.5, 0.25], [-0.5, 0.5]]), 16_000, subtype="FLOAT")
     np.testing.assert_array_equal(audio.read(tmp_path / "a.wav"), np.array([0.375, 0.0], dtype=np.float32))
