@@ -70,7 +70,7 @@ STAGES = (
     _stage(5, (0, 1, 2), takes_jobs=False),
     _stage(6, (0, 1, 2, 3, 4, 5), takes_jobs=False),
     _stage(7, (0, 1, 5), ("probs/*.npy",)),
-    _stage(8, (0, 1, 3, 4, 5, 6, 7), ("hyp/*/probs/*.npy",)),  # its page shows stage 2, if it is there
+    _stage(8, (0, 1, 2, 3, 4, 5, 6, 7), ("hyp/*/probs/*.npy",)),
 )
 
 COMMANDS = (
