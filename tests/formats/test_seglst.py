@@ -64,7 +64,7 @@ def test_errors_name_the_entry_and_the_value(changes: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[\n{"session_id": "s",\n}]', "a.json, line 3: broken JSON (Expecting property name"),
+        ('[\n{"session_id": "s",\n"words"}]', "a.json, line 3: broken JSON (Expecting ':' delimiter"),
         ("{}", "a.json: SegLST must be a JSON list, got {}"),
         ("[1]", "a.json: entry 1: not a JSON object: 1"),
         ("", "a.json, line 1: broken JSON (Expecting value)"),
