@@ -55,6 +55,7 @@ OTHER_PROGRAMS = {
     "--from",
     "--kills",
     "--local-dir",
+    "--logdir",
     "--nproc-per-node",
     "--spec",
     "--tag",
