@@ -228,7 +228,9 @@ def test_training_from_manifests(voices: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (tmp_path / "diar" / "model" / "config.json").is_file()
     assert "done already" in sortk(*command).stderr
-    assert "must be one of tiny, tiny-no-positions, compact, small, base" in failed(sortk(*command, "--set", "size=huge", "--force"))
+    assert "must be one of tiny, tiny-no-positions, compact, small, base" in failed(
+        sortk(*command, "--set", "size=huge", "--force")
+    )
 
 
 def test_convert_and_validate(tmp_path: Path) -> None:

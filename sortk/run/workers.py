@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -137,10 +138,18 @@ def _no_interrupt() -> Iterator[None]:
     """Hold back Ctrl-C in the block, and for good in processes that are started there: until they can ignore it, each
     would print a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Another thread may still receive the signal, and Python would then interrupt the main thread.
+    held: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: held.append(number)) if is_main else None
     try:
         yield
     finally:
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 _work_of_this_worker: Callable[[Any], Any] | None = None
