@@ -187,6 +187,7 @@ class Watch:
         self.faults: list[str] = []  # half files, and folders that have their name too early
         self.redone: list[str] = []  # work that was there, and was done again
         self._seen: dict[Path, tuple[int, int, int]] = {}
+        self._folders: dict[Path, Path] = {}  # where each was seen: beside a finished folder, --force fills another
         self._steps: dict[str, int] = {}
 
     def start_over(self) -> None:
@@ -208,13 +209,13 @@ class Watch:
             return
         seen = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
         name = path.relative_to(folder)
-        before = self._seen.get(name)
+        before, was_here = self._seen.get(name), self._folders.get(name) == folder
         if before == seen:
             return
-        self._seen[name] = seen
+        self._seen[name], self._folders[name] = seen, folder
         if fault := find_fault(path, self.known):
             self.faults.append(fault)
-        if before and before[0] != seen[0] and any(name.match(item) for item in self.target.items):
+        if before and was_here and before[0] != seen[0] and any(name.match(item) for item in self.target.items):
             self.redone.append(str(name))
         if name.name == "last.safetensors":
             self._look_at_step(path, str(name))
