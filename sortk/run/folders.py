@@ -405,7 +405,7 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again")

@@ -73,6 +73,11 @@ FOUND: dict[str, tuple[str, Parts]] = {
         "named files",
         {FILE: '{"session_id": "\ufeff", "audio_filepath": "a.wav", "rttm_filepath": "a.rttm"}'.encode()},
     ),
+    "a deep marker": ("markers", {"out/done.json": DEEP}),
+    "a name of thousands of letters": (
+        "hub cache",
+        {"name": b"nvidia/" + b"x" * 10_000, "ref": b"a", "commit": b"a"},
+    ),
     "a gigabyte in a megabyte": ("gzip", {FILE: b"".join([gzip.compress(bytes(1 << 26))] * 16)}),
 }
 
