@@ -26,7 +26,7 @@ from sortk.corpora.sessions import Parts, RecordedSession, find_files, need_file
 from sortk.corpora.splits import TRAIN, share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
-from sortk.formats.detect import lists_in
+from sortk.formats.convert import lists_in
 from sortk.formats.files import quote, read_lines
 from sortk.formats.objects import id_of
 from sortk.records import Region, RunJobs, Segment, Session

@@ -1,6 +1,6 @@
 """Audio files, through libsndfile: mono float samples in, 16-bit FLAC out. No other module reads or writes audio files.
 
-What libsndfile cannot read goes through ffmpeg.py; containers.py checks that a file is complete.
+containers.py checks that a file is complete, and decodes what libsndfile cannot read with ffmpeg.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from sortk.formats import containers, ffmpeg
+from sortk.formats import containers
 from sortk.formats.files import FormatError, atomic_path, is_file
 from sortk.records import SAMPLE_RATE
 
@@ -38,7 +38,7 @@ UNKNOWN_LENGTH = 2**63 - 1  # libsndfile's frame count of a FLAC stream whose he
 FILTER_ZEROS = 11  # samples of the lower rate to either side that resampling looks at (scipy's filter: 10)
 BLOCK_SECONDS = 60.0
 SNDFILE_SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".aifc", ".au", ".snd")
-SUFFIXES = (*SNDFILE_SUFFIXES, ".caf", ".sph", ".w64", ".rf64", *ffmpeg.SUFFIXES)
+SUFFIXES = (*SNDFILE_SUFFIXES, ".caf", ".sph", ".w64", ".rf64", *containers.FFMPEG_SUFFIXES)
 """What is audio in a folder of all kinds of files, in lower case; a file that is named itself may have any suffix."""
 
 DECODE_VALUES = 1 << 22  # samples of all channels that are in memory at once
@@ -241,9 +241,9 @@ def _open_decoder(path: Path) -> Any:
     except (soundfile.SoundFileError, TypeError):  # TypeError: a `.raw` file, which has no header
         with path.open("rb") as file:
             kind = containers.recognize(file.read(containers.HEAD_BYTES))
-        if kind not in ffmpeg.KINDS:
+        if kind not in containers.FFMPEG_KINDS:
             raise FormatError(path, None, "not an audio file, or one that libsndfile cannot read") from None
-        return soundfile.SoundFile(ffmpeg.decode(path, kind))
+        return soundfile.SoundFile(containers.decode(path, kind))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -326,7 +326,12 @@ def _decode(path: Path, file: Any, n_samples: int, channel: int | None) -> Sampl
             block: Samples = file.read(min(n_block, n_samples - n_read), dtype="float32", always_2d=True)
             if len(block) == 0:
                 raise FormatError(path, None, f"cut off: {n_samples} samples are announced, {n_read} found")
-            _check_values(path, block)
+            peak = float(np.abs(block).max())
+            if not math.isfinite(peak):
+                raise FormatError(path, None, "has samples that are not finite numbers")
+            if peak > MAX_SAMPLE:
+                reason = f"has samples up to {peak:g}, but those of a float file must be between -1 and 1; scale them"
+                raise FormatError(path, None, reason)
             part = mono[n_read : n_read + len(block)]
             if channel is not None or file.channels == 1:
                 part[:] = block[:, channel or 0]
@@ -336,16 +341,6 @@ def _decode(path: Path, file: Any, n_samples: int, channel: int | None) -> Sampl
     except (soundfile.SoundFileError, MemoryError) as error:
         raise FormatError(path, None, f"damaged or cut off: cannot be decoded ({error})") from None
     return mono
-
-
-def _check_values(path: Path, block: Samples) -> None:
-    peak = float(np.abs(block).max())
-    if not math.isfinite(peak):
-        raise FormatError(path, None, "has samples that are not finite numbers")
-    if peak > MAX_SAMPLE:
-        raise FormatError(
-            path, None, f"has samples up to {peak:g}, but those of a float file must be between -1 and 1; scale them"
-        )
 
 
 def _resample(samples: Samples, rate: int, new_rate: int) -> Samples:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sortk.formats import columns
 from sortk.formats.files import (
     FormatError,
     Lines,
@@ -25,7 +24,10 @@ from sortk.formats.files import (
     is_token,
     parse_seconds,
     quote,
+    read_columns,
     read_lines,
+    start_and_duration,
+    writable_segments,
 )
 from sortk.records import Segment
 
@@ -37,7 +39,7 @@ def read(path: Path, zero_duration: ZeroDuration = "error") -> list[Segment]:
 
 def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> Iterator[Segment]:
     """Yield the words of numbered lines, a segment each; `path` is only for messages."""
-    for number, fields in columns.rows(lines):
+    for number, fields in read_columns(lines):
         if len(fields) not in (5, 6, 8):
             raise FormatError(path, number, f"a CTM line has 5, 6 or 8 fields, not {len(fields)}")
         start = parse_seconds(path, number, "start", fields[2])
@@ -59,9 +61,9 @@ def write(path: Path, segments: Iterable[Segment]) -> None:
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
     """Yield the lines of a file, as `write` writes them."""
-    for segment in columns.writable(segments):
+    for segment in writable_segments(segments):
         if not is_token(segment.text):
             raise ValueError(f"CTM holds one word per line, not {quote(segment.text)} ({segment.session_id})")
-        start, duration = columns.start_and_duration(segment)
+        start, duration = start_and_duration(segment)
         confidence = "" if segment.confidence is None else f" {segment.confidence:.4f}"
         yield f"{segment.session_id} {segment.speaker} {start} {duration} {segment.text}{confidence}\n"

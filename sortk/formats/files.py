@@ -1,4 +1,4 @@
-"""Open, name and write files: one error type, atomic writes, relative paths."""
+"""What all formats share: one error type, reading lines, checks of fields and ids, atomic writes, relative paths."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from sortk.records import Region, Segment
 
 Lines = Iterable[tuple[int, str]]
 """Number and text of each line of a file: what a parser takes."""
@@ -60,7 +62,15 @@ class FormatError(ValueError):
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line; `.gz` is unpacked; a byte that is not UTF-8 is a FormatError."""
-    with _open_bytes(path) as file:
+    if is_device(path):
+        raise OSError(f"{path}: is a device, not a file")
+    try:
+        file = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path}: is a folder, not a file") from None
+    with file:
         yield from decode_lines(_unpack(file, path) if isinstance(file, gzip.GzipFile) else file, path)
 
 
@@ -85,17 +95,6 @@ def _unpack(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
         if file.tell() > allowed:
             raise FormatError(path, None, f"unpacks to more than {MAX_UNPACKING} times its size, which text does not")
         yield line
-
-
-def _open_bytes(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    if is_device(path):
-        raise OSError(f"{path}: is a device, not a file")
-    try:
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise IsADirectoryError(f"{path}: is a folder, not a file") from None
 
 
 def is_device(path: Path) -> bool:
@@ -205,6 +204,64 @@ def check_file_name(name: str, path: Path | None = None, what: str = "session id
     if name.startswith("."):
         raise ValueError(f"{where}{what} {quote(name)} cannot be the name of a file: it starts with a dot")
     return name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Formats with columns: RTTM, STM, CTM, UEM and Kaldi's tables
+
+
+def read_columns(lines: Lines, max_splits: int = 16) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and fields of each line that is neither empty nor a comment (`;; ...`)."""
+    for number, line in lines:
+        fields = line.split(None, max_splits)
+        if fields and not fields[0].startswith(";"):
+            yield number, fields
+
+
+def writable_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments by session, start, end, speaker; raise ValueError for one that columns cannot hold."""
+    ordered = sorted(segments, key=lambda segment: (segment.session_id, segment.start, segment.end, segment.speaker))
+    for segment in ordered:
+        check_name("session id", segment.session_id)
+        check_name("speaker", segment.speaker)
+        check_name("channel", segment.channel)
+        check_times(segment)
+    return ordered
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise a ValueError for a name that would not be read back as one field."""
+    if not is_token(name):
+        raise ValueError(f"{kind} {quote(name)} is empty or holds white space")
+    if not is_id(name):
+        raise ValueError(f"{kind} {quote(name)} holds control characters")
+    if name.startswith((";", "\ufeff")):  # at the start of a line these would be a comment and a byte order mark
+        raise ValueError(f"{kind} {quote(name)} starts with a character that columns cannot hold")
+
+
+def check_times(item: Segment | Region) -> None:
+    """Raise a ValueError for invalid times, or times without a duration when they are rounded."""
+    start, end = item.start, item.end
+    if 0 <= round(start, 6) < round(end, 6) <= MAX_SECONDS:
+        return
+    fault = "has no duration"
+    if not (math.isfinite(start) and math.isfinite(end)):
+        fault = "is not finite"
+    elif start < 0:
+        fault = "starts before 0"
+    elif end > MAX_SECONDS:
+        fault = "is too long for a recording"
+    raise ValueError(f"{item.session_id}: {start} to {end} {fault}")
+
+
+def start_and_duration(segment: Segment) -> tuple[str, str]:
+    """Return both as text: the duration is that of the rounded times, so that start + duration is the end again."""
+    start, end = round(float(segment.start), 6), round(float(segment.end), 6)
+    return format_seconds(start), format_seconds(end - start)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Writing
 
 
 @contextmanager

@@ -87,7 +87,8 @@ def find_model(name_or_path: str | Path) -> Path:
     if named is None or str(name_or_path).endswith(".nemo") or Path(str(name_or_path)).parent.is_dir():
         raise FileNotFoundError(f"{name_or_path}: no such model folder or .nemo file")
     missing = f"{name_or_path}: no such model folder or .nemo file, and no model of this name in {_cache_folder()}"
-    if _is_offline():
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    if offline.upper() in ("1", "ON", "YES", "TRUE"):
         raise FileNotFoundError(f"{missing}; HF_HUB_OFFLINE is set, so nothing is downloaded: {_say_how(named)}")
     try:
         hub = import_module("huggingface_hub")
@@ -163,11 +164,6 @@ def _cache_folder() -> Path:
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
     return Path(os.path.expandvars(folder)).expanduser()
-
-
-def _is_offline() -> bool:
-    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _say_how(named: re.Match[str]) -> str:

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from sortk.formats import audio, columns
+from sortk.formats import audio
 from sortk.formats.files import (
     FormatError,
     absolute_path,
     atomic_text,
     check_ids,
+    check_name,
     check_span,
     format_seconds,
     is_file,
@@ -32,6 +32,7 @@ from sortk.formats.files import (
     quote,
     read_lines,
     resolve_path,
+    writable_segments,
 )
 from sortk.records import Segment
 
@@ -48,23 +49,18 @@ class KaldiData:
     durations: dict[str, float]  # seconds of the recordings in `reco2dur`
 
 
-class TableRow(NamedTuple):
-    line: int
-    value: str
-
-
 @dataclass(frozen=True, slots=True)
-class Table:
+class KaldiTable:
     """One file of the directory; no rows if it is optional and missing."""
 
     path: Path
-    rows: dict[str, TableRow]
+    rows: dict[str, tuple[int, str]]  # number of the line, and its value, by key
 
-    def check_keys(self, other: Table) -> None:
+    def check_keys(self, other: KaldiTable) -> None:
         """Raise a FormatError for a key that is not in the other file, too."""
-        for key, row in self.rows.items():
+        for key, (line, _) in self.rows.items():
             if key not in other.rows:
-                raise FormatError(self.path, row.line, f"{quote(key)} is not in {other.path.name}")
+                raise FormatError(self.path, line, f"{quote(key)} is not in {other.path.name}")
 
 
 def read(folder: Path) -> KaldiData:
@@ -78,18 +74,43 @@ def read(folder: Path) -> KaldiData:
     if text.path.exists():
         utterances.check_keys(text)
     reco2dur.check_keys(wav_scp)
-    recordings = {key: _audio_path(row, wav_scp.path) for key, row in wav_scp.rows.items()}
-    durations = {key: _seconds(row, reco2dur.path) for key, row in reco2dur.rows.items()}
+    recordings = {key: _audio_path(wav_scp.path, *row) for key, row in wav_scp.rows.items()}
+    durations = {}
+    for key, (line, value) in reco2dur.rows.items():
+        durations[key] = parse_seconds(reco2dur.path, line, "duration", value)
+        check_span(reco2dur.path, line, 0.0, durations[key])
     if utterances is segments:
-        spans = list(_spans(segments, recordings))
+        spans = dict(_spans(segments, recordings))
     else:
         ends = {key: durations.get(key) or audio.info(path).seconds for key, path in recordings.items()}
-        spans = [UtteranceSpan(key, key, 0.0, end) for key, end in ends.items()]
-    return KaldiData(recordings, [_segment(span, utt2spk, text) for span in spans], durations)
+        spans = {key: (key, 0.0, end) for key, end in ends.items()}
+    spoken = []
+    for key, (recording, start, end) in spans.items():
+        line, speaker = utt2spk.rows[key]
+        if not is_token(speaker):
+            raise FormatError(utt2spk.path, line, f"an utterance must have one speaker, got {quote(speaker)}")
+        check_ids(utt2spk.path, line, speaker)
+        spoken.append(Segment(recording, speaker, start, end, text.rows[key][1] if text.rows else ""))
+    return KaldiData(recordings, spoken, durations)
 
 
-def _table(path: Path, optional: bool = False) -> Table:
-    rows: dict[str, TableRow] = {}
+def _spans(segments: KaldiTable, recordings: Mapping[str, Path]) -> Iterator[tuple[str, tuple[str, float, float]]]:
+    """Yield utterance id, and recording, start and end of each line of `segments`."""
+    path = segments.path
+    for key, (line, value) in segments.rows.items():
+        fields = value.split()
+        if len(fields) not in (3, 4):  # the fourth, a channel, is for recordings with one speaker per channel
+            raise FormatError(path, line, f"a line of segments must have 4 or 5 fields, got {len(fields) + 1}")
+        if fields[0] not in recordings:
+            raise FormatError(path, line, f"recording {quote(fields[0])} is not in wav.scp")
+        start = parse_seconds(path, line, "start", fields[1])
+        end = parse_seconds(path, line, "end", fields[2])
+        check_span(path, line, start, end)
+        yield key, (fields[0], start, end)
+
+
+def _table(path: Path, optional: bool = False) -> KaldiTable:
+    rows: dict[str, tuple[int, str]] = {}
     lines = () if optional and not path.exists() else read_lines(path)
     for number, line in lines:
         if not line.strip():
@@ -97,57 +118,20 @@ def _table(path: Path, optional: bool = False) -> Table:
         key, *value = line.split(None, 1)
         check_ids(path, number, key)
         if key in rows:
-            raise FormatError(path, number, f"{quote(key)} is in line {rows[key].line} already")
-        rows[key] = TableRow(number, value[0].strip() if value else "")
-    return Table(path, rows)
+            raise FormatError(path, number, f"{quote(key)} is in line {rows[key][0]} already")
+        rows[key] = number, value[0].strip() if value else ""
+    return KaldiTable(path, rows)
 
 
-def _audio_path(row: TableRow, wav_scp: Path) -> Path:
-    if row.value.startswith("|") or row.value.endswith("|"):
-        reason = f"a pipe, {quote(row.value)}: sortk runs no commands that a data file names; "
-        raise FormatError(wav_scp, row.line, reason + "run it yourself and put the path of its output here")
-    if not row.value or "\0" in row.value:
-        raise FormatError(wav_scp, row.line, f"names no audio file: {quote(row.value)}")
-    path, from_working_folder = resolve_path(row.value, wav_scp), Path(row.value)
+def _audio_path(wav_scp: Path, line: int, value: str) -> Path:
+    if value.startswith("|") or value.endswith("|"):
+        reason = f"a pipe, {quote(value)}: sortk runs no commands that a data file names; "
+        raise FormatError(wav_scp, line, reason + "run it yourself and put the path of its output here")
+    if not value or "\0" in value:
+        raise FormatError(wav_scp, line, f"names no audio file: {quote(value)}")
+    path, from_working_folder = resolve_path(value, wav_scp), Path(value)
     # Kaldi resolves relative paths from the folder where it runs.
     return from_working_folder if is_file(from_working_folder) and not is_file(path) else path
-
-
-def _seconds(row: TableRow, reco2dur: Path) -> float:
-    seconds = parse_seconds(reco2dur, row.line, "duration", row.value)
-    check_span(reco2dur, row.line, 0.0, seconds)
-    return seconds
-
-
-class UtteranceSpan(NamedTuple):
-    utterance: str
-    recording: str
-    start: float
-    end: float
-
-
-def _spans(segments: Table, recordings: Mapping[str, Path]) -> Iterator[UtteranceSpan]:
-    path = segments.path
-    for key, row in segments.rows.items():
-        fields = row.value.split()
-        if len(fields) not in (3, 4):  # the fourth, a channel, is for recordings with one speaker per channel
-            raise FormatError(path, row.line, f"a line of segments must have 4 or 5 fields, got {len(fields) + 1}")
-        recording = fields[0]
-        if recording not in recordings:
-            raise FormatError(path, row.line, f"recording {quote(recording)} is not in wav.scp")
-        start = parse_seconds(path, row.line, "start", fields[1])
-        end = parse_seconds(path, row.line, "end", fields[2])
-        check_span(path, row.line, start, end)
-        yield UtteranceSpan(key, recording, start, end)
-
-
-def _segment(span: UtteranceSpan, utt2spk: Table, text: Table) -> Segment:
-    row = utt2spk.rows[span.utterance]
-    if not is_token(row.value):
-        raise FormatError(utt2spk.path, row.line, f"an utterance must have one speaker, got {quote(row.value)}")
-    check_ids(utt2spk.path, row.line, row.value)
-    words = text.rows[span.utterance].value if text.rows else ""
-    return Segment(span.recording, row.value, span.start, span.end, words)
 
 
 def write(
@@ -160,7 +144,7 @@ def write(
 
     Audio paths are absolute, because Kaldi does not resolve them from the directory. Channels are not written.
     """
-    utterances = _named(columns.writable(segments))
+    utterances = _named(writable_segments(segments))
     for segment in utterances.values():
         if segment.session_id not in recordings:
             raise ValueError(f"{folder}: no audio is known for session {quote(segment.session_id)}")
@@ -183,7 +167,11 @@ def write(
     if len(tables["reco2dur"]) < len(recordings):
         tables["reco2dur"] = {}
     for name, table in tables.items():
-        _write_table(folder / name, table, optional=name in ("text", "reco2dur"))
+        if name in ("text", "reco2dur") and not table:
+            (folder / name).unlink(missing_ok=True)  # one from an earlier conversion would contradict the other tables
+            continue
+        with atomic_text(folder / name) as file:
+            file.writelines(f"{key} {value}".rstrip() + "\n" for key, value in sorted(table.items()))
 
 
 def _named(segments: Iterable[Segment]) -> dict[str, Segment]:
@@ -201,16 +189,8 @@ def _named(segments: Iterable[Segment]) -> dict[str, Segment]:
 
 
 def _scp_text(key: str, path: Path) -> str:
-    columns.check_name("session id", key)
+    check_name("session id", key)
     text = str(absolute_path(path))
     if text != text.strip() or "\n" in text or text.endswith("|"):
         raise ValueError(f"{key}: wav.scp cannot hold the path {quote(text)}")
     return text
-
-
-def _write_table(path: Path, table: Mapping[str, str], optional: bool) -> None:
-    if optional and not table:
-        path.unlink(missing_ok=True)  # one from an earlier conversion would contradict the other tables
-        return
-    with atomic_text(path) as file:
-        file.writelines(f"{key} {value}".rstrip() + "\n" for key, value in sorted(table.items()))

@@ -24,9 +24,7 @@ log = logging.getLogger(__name__)
 
 _TURN = re.compile(r"(\S+)\s+(\S+)\s+([A-Z]\d*)\s*:\s*(.*)")
 # {laugh} is made by a speaker, [static] is not, [[...]] is a remark; each run of brackets is looked at once.
-_SOUND = re.compile(
-    r"\{[^{}]*\}|(?<!\[)\[+[^\[\]]*\]+"
-)  # {laugh} is made by a speaker, [static] is not, [[...]] is a remark
+_SOUND = re.compile(r"\{[^{}]*\}|(?<!\[)\[+[^\[\]]*\]+")
 _LANGUAGE = re.compile(r"</?[\w?]+>?")  # <Spanish hola> is Spanish, <as> an aside </as>
 # Punctuation; the (( of what is unclear, the & of names, the % of hesitations, the _ of t._v.
 _NO_LETTER = re.compile(r"--|[^\w'-]|_")
@@ -53,19 +51,14 @@ def parse(lines: Lines, path: Path, session_id: str) -> Iterator[Segment]:
             more.append(text)
             continue
         yield from _with_duration(turn, more, path)
-        turn, more = _turn(text, path, number, session_id), []
+        fields = _TURN.fullmatch(text)
+        if fields is None:
+            reason = f"begins with a number, but is not a turn, <start> <end> A: <words>: {quote(text)}"
+            raise FormatError(path, number, reason)
+        start = parse_seconds(path, number, "start", fields[1])
+        end = parse_seconds(path, number, "end", fields[2])
+        turn, more = Segment(session_id, fields[3], start, end, fields[4]), []
     yield from _with_duration(turn, more, path)
-
-
-def _turn(text: str, path: Path, number: int, session_id: str) -> Segment:
-    fields = _TURN.fullmatch(text)
-    if fields is None:
-        raise FormatError(
-            path, number, f"begins with a number, but is not a turn, <start> <end> A: <words>: {quote(text)}"
-        )
-    start = parse_seconds(path, number, "start", fields[1])
-    end = parse_seconds(path, number, "end", fields[2])
-    return Segment(session_id, fields[3], start, end, fields[4])
 
 
 def _with_duration(turn: Segment | None, more: Sequence[str], path: Path) -> Iterator[Segment]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sortk.formats import audio, columns
-from sortk.formats.files import absolute_path, atomic_text, check_span, quote, read_lines
+from sortk.formats import audio
+from sortk.formats.files import absolute_path, atomic_text, check_span, quote, read_lines, writable_segments
 from sortk.formats.objects import Entry, encode, entries
 from sortk.records import Segment, Session
 
@@ -55,7 +55,10 @@ def _segment(entry: Entry) -> Segment:
 
 def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]) -> None:
     """Write both files; only the supervisions if there are no sessions, because no audio is known."""
-    lhotse = _import_lhotse()
+    try:
+        import lhotse  # noqa: PLC0415  (optional, and takes seconds)
+    except ImportError as error:
+        raise ValueError(f'lhotse cannot be imported ({error}): pip install "sortk[corpora]"') from None
     recordings = []
     for session in sessions:
         path = absolute_path(session.audio_path)
@@ -73,21 +76,13 @@ def write(folder: Path, segments: Iterable[Segment], sessions: Iterable[Session]
             text=segment.text or None,
             speaker=segment.speaker,
         )
-        for number, segment in enumerate(columns.writable(segments))
+        for number, segment in enumerate(writable_segments(segments))
     ]
     if recordings:
         _write_lines(folder / RECORDINGS, recordings)
     else:
         (folder / RECORDINGS).unlink(missing_ok=True)
     _write_lines(folder / SUPERVISIONS, supervisions)
-
-
-def _import_lhotse() -> Any:
-    try:
-        import lhotse  # noqa: PLC0415  (optional, and takes seconds)
-    except ImportError as error:
-        raise ValueError(f'lhotse cannot be imported ({error}): pip install "sortk[corpora]"') from None
-    return lhotse
 
 
 def _write_lines(path: Path, items: Iterable[Any]) -> None:

@@ -106,34 +106,31 @@ class IndexedList(Sequence[Mixture]):
 
 
 def parse(lines: Lines, path: Path) -> Iterator[Mixture]:
+    """Yield the mixtures of numbered lines; `path` is only for messages."""
     for _, entry in entries(lines, path):
-        yield _mixture(entry)
-
-
-def _mixture(entry: Entry) -> Mixture:
-    wavs, speakers, texts = (_column(entry, key) for key in ("wavs", "speakers", "texts"))
-    delays, durations = _column(entry, "delays"), _column(entry, "durations")
-    if not len(wavs) == len(speakers) == len(texts) == len(delays) == len(durations) > 0:
-        raise entry.error("wavs, speakers, texts, delays and durations must be lists of one length")
-    offsets = _column(entry, "offsets") if "offsets" in entry.values else [0.0] * len(wavs)
-    if len(offsets) != len(wavs):
-        raise entry.error("offsets must have an entry for each of wavs")
-    utterances = []
-    for row in zip(wavs, speakers, texts, delays, durations, offsets, strict=True):
-        names = ("wav", "speaker", "text", "delay", "duration", "offset")
-        fields = Entry(dict(zip(names, row, strict=True)), entry.path, entry.line)
-        utterances.append(
-            Delayed(
-                fields.need(fields.name, "wav"),
-                fields.need(fields.name, "speaker"),
-                fields.need(fields.text, "text").lower(),
-                fields.need(fields.seconds, "delay"),
-                fields.need(fields.duration, "duration"),
-                fields.need(fields.seconds, "offset"),
+        wavs, speakers, texts = (_column(entry, key) for key in ("wavs", "speakers", "texts"))
+        delays, durations = _column(entry, "delays"), _column(entry, "durations")
+        if not len(wavs) == len(speakers) == len(texts) == len(delays) == len(durations) > 0:
+            raise entry.error("wavs, speakers, texts, delays and durations must be lists of one length")
+        offsets = _column(entry, "offsets") if "offsets" in entry.values else [0.0] * len(wavs)
+        if len(offsets) != len(wavs):
+            raise entry.error("offsets must have an entry for each of wavs")
+        utterances = []
+        for row in zip(wavs, speakers, texts, delays, durations, offsets, strict=True):
+            names = ("wav", "speaker", "text", "delay", "duration", "offset")
+            fields = Entry(dict(zip(names, row, strict=True)), entry.path, entry.line)
+            utterances.append(
+                Delayed(
+                    fields.need(fields.name, "wav"),
+                    fields.need(fields.name, "speaker"),
+                    fields.need(fields.text, "text").lower(),
+                    fields.need(fields.seconds, "delay"),
+                    fields.need(fields.duration, "duration"),
+                    fields.need(fields.seconds, "offset"),
+                )
             )
-        )
-    # "dev-clean-2mix/dev-clean-2mix-0000": the folder repeats the name of the list.
-    return Mixture(entry.need(entry.name, "id").rpartition("/")[2], tuple(utterances))
+        # "dev-clean-2mix/dev-clean-2mix-0000": the folder repeats the name of the list.
+        yield Mixture(entry.need(entry.name, "id").rpartition("/")[2], tuple(utterances))
 
 
 def _column(entry: Entry, key: str) -> list[Any]:

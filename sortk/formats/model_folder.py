@@ -75,7 +75,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path, config = folder / CONFIG_NAME, _read_json(folder)
     if not isinstance(config.get("options"), dict) or "model" not in config:
         raise FormatError(path, None, "not the config of a model: no 'model' and 'options' in it")
-    _check_format(config.get("format", 0), path)
+    version = config.get("format", 0)  # an older one is read
+    if type(version) is not int or version < 0:
+        raise FormatError(path, None, f"the format of a model folder is a number, not {quote(version)}")
+    if version > FORMAT:
+        reason = f"was written by a newer sortk: format {version}, this one reads up to {FORMAT}; update sortk"
+        raise FormatError(path, None, reason)
     return config
 
 
@@ -94,16 +99,6 @@ def _read_json(folder: Path, name: str = CONFIG_NAME) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise FormatError(path, None, "not the config of a model: no 'model' and 'options' in it")
     return config
-
-
-def _check_format(version: Any, path: Path) -> None:
-    """Raise FormatError for the format of a newer sortk; older folders are read."""
-    if type(version) is not int or version < 0:
-        raise FormatError(path, None, f"the format of a model folder is a number, not {quote(version)}")
-    if version > FORMAT:
-        raise FormatError(
-            path, None, f"was written by a newer sortk: format {version}, this one reads up to {FORMAT}; update sortk"
-        )
 
 
 def _without_own_keys(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ archive ever runs. models/nemo.py interprets an archive's config.
 from __future__ import annotations
 
 import gzip
+import itertools
 import pickle
 import pickletools
 import re
@@ -60,7 +61,8 @@ def read(path: Path) -> NemoArchive:
         config = _parse_config(archive)
         names = set(_find_names(config.get("tokenizer")))
         files = {name: archive.open(name, MAX_FILE_BYTES).read() for name in names}
-        return NemoArchive(config, _load_weights(archive), files)
+        weights, n_bytes = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES), archive.members[WEIGHTS_NAME].size
+        return NemoArchive(config, load_torch(weights, n_bytes, path, WEIGHTS_NAME), files)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -126,12 +128,18 @@ def _unpack(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 def _list_members(tar: tarfile.TarFile, path: Path, n_bytes: int) -> dict[str, tarfile.TarInfo]:
     """Return the plain files of an archive by name; refuse an archive with anything but files and folders."""
     members: dict[str, tarfile.TarInfo] = {}
-    for number, member in enumerate(_read_headers(tar, path)):
-        name = str(PurePosixPath(member.name))  # without a leading "./"
+    for number in itertools.count():
+        try:
+            member = tar.next()
+        except TAR_ERRORS as error:
+            raise FormatError(path, None, f"damaged tar archive ({error})") from None
+        if member is None:
+            break
         if number == MAX_MEMBERS:
             raise FormatError(path, None, f"more than {MAX_MEMBERS} members in the archive")
         if fault := _member_fault(member, n_bytes):
             raise FormatError(path, None, f"member {quote(member.name)} of the archive {fault}")
+        name = str(PurePosixPath(member.name))  # without a leading "./"
         if name in members:
             raise FormatError(path, None, f"member {quote(member.name)} is in the archive twice")
         if not member.isdir():
@@ -148,17 +156,6 @@ def _member_fault(member: tarfile.TarInfo, n_bytes: int) -> str:
     if not 0 <= member.size <= n_bytes - member.offset_data:
         return f"is cut off: it should have {member.size} bytes, but the archive ends before"
     return ""
-
-
-def _read_headers(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    while True:
-        try:
-            member = tar.next()
-        except TAR_ERRORS as error:
-            raise FormatError(path, None, f"damaged tar archive ({error})") from None
-        if member is None:
-            return
-        yield member
 
 
 class _PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -213,19 +210,20 @@ def _find_names(value: Any) -> list[str]:
     return [name for part in inner for name in _find_names(part)]
 
 
-def _load_weights(archive: _Archive) -> dict[str, Tensor]:
-    file = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES)
-    return load_torch(file, archive.members[WEIGHTS_NAME].size, archive.path, WEIGHTS_NAME)
-
-
 def load_torch(file: IO[bytes], n_bytes: int, path: Path, what: str) -> dict[str, Tensor]:
     """Return the tensors of a file that torch.save has written; FormatError if it holds anything else.
 
     `what` it is called in messages: a member of the archive `path`, or the file itself.
     """
     try:
-        _check_records(file, n_bytes)
-        _check_pickle(file)
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+            # Compressed or overlapping records could take more memory than the checkpoint has bytes.
+            if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+                raise zipfile.BadZipFile("its records are compressed")
+            if sum(record.file_size for record in records) > n_bytes:
+                raise zipfile.BadZipFile("its records overlap")
+            _check_pickles(archive)
         file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tensors that are refused below
@@ -244,15 +242,6 @@ def load_torch(file: IO[bytes], n_bytes: int, path: Path, what: str) -> dict[str
     return tensors
 
 
-def _check_records(file: IO[bytes], n_bytes: int) -> None:
-    """Refuse a checkpoint with compressed or overlapping records, which could take more memory than it has bytes."""
-    records = zipfile.ZipFile(file).infolist()
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        raise zipfile.BadZipFile("its records are compressed")
-    if sum(record.file_size for record in records) > n_bytes:
-        raise zipfile.BadZipFile("its records overlap")
-
-
 _ALLOWED = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -263,19 +252,18 @@ _ALLOWED_TORCH = re.compile(r"torch (\w+Storage|Size|(b?float|u?int|complex)\d+|
 _REFUSED_OPCODES = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER"}
 
 
-def _check_pickle(file: IO[bytes]) -> None:
+def _check_pickles(archive: zipfile.ZipFile) -> None:
     """Refuse a checkpoint that calls anything but what makes tensors: torch lets `bytearray(8_000_000_000)` pass."""
-    with zipfile.ZipFile(file) as records:
-        for record in records.infolist():
-            if not record.filename.endswith(".pkl"):
-                continue
-            if record.file_size > MAX_PICKLE_BYTES:
-                raise zipfile.BadZipFile(f"its {record.filename} has {record.file_size} bytes")
-            for opcode, argument, _ in pickletools.genops(records.read(record)):
-                if opcode.name in _REFUSED_OPCODES or (
-                    opcode.name == "GLOBAL" and argument not in _ALLOWED and not _ALLOWED_TORCH.fullmatch(str(argument))
-                ):
-                    raise pickle.UnpicklingError(f"{opcode.name} {argument}")
+    for record in archive.infolist():
+        if not record.filename.endswith(".pkl"):
+            continue
+        if record.file_size > MAX_PICKLE_BYTES:
+            raise zipfile.BadZipFile(f"its {record.filename} has {record.file_size} bytes")
+        for opcode, argument, _ in pickletools.genops(archive.read(record)):
+            if opcode.name in _REFUSED_OPCODES or (
+                opcode.name == "GLOBAL" and argument not in _ALLOWED and not _ALLOWED_TORCH.fullmatch(str(argument))
+            ):
+                raise pickle.UnpicklingError(f"{opcode.name} {argument}")
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sortk.formats import columns
 from sortk.formats.files import (
     FormatError,
     Lines,
@@ -23,6 +22,8 @@ from sortk.formats.files import (
     parse_seconds,
     quote,
     read_lines,
+    start_and_duration,
+    writable_segments,
 )
 from sortk.records import Region, Segment
 
@@ -105,8 +106,8 @@ def write(path: Path, segments: Iterable[Segment]) -> None:
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
     """Yield the lines of a file, as `write` writes them."""
-    for segment in columns.writable(segments):
-        start, duration = columns.start_and_duration(segment)
+    for segment in writable_segments(segments):
+        start, duration = start_and_duration(segment)
         yield (
             f"SPEAKER {segment.session_id} {segment.channel} {start} {duration} <NA> <NA> {segment.speaker} <NA> <NA>\n"
         )

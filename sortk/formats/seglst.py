@@ -18,7 +18,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from sortk.formats import columns
 from sortk.formats.files import (
     CONTROL_CHARACTERS,
     MAX_SECONDS,
@@ -27,6 +26,7 @@ from sortk.formats.files import (
     ZeroDuration,
     atomic_text,
     check_ids,
+    check_times,
     parse_seconds,
     quote,
     read_lines,
@@ -121,19 +121,18 @@ def write(path: Path, segments: Iterable[Segment]) -> None:
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
     """Yield what `write` writes: the opening bracket, then the entries, then the closing bracket."""
+    lines = []
+    for segment in segments:
+        start, end = round(segment.start, 6), round(segment.end, 6)
+        if not 0 <= start < end <= MAX_SECONDS:
+            check_times(segment)
+        names = f'"session_id": {_json_name(segment.session_id)}, "speaker": {_json_name(segment.speaker)}'
+        times = f'"start_time": {float(start)}, "end_time": {float(end)}'
+        channel = "" if segment.channel == "1" else f', "channel": {_json_text(segment.channel)}'
+        lines.append(f'{{{names}, {times}, "words": {_json_text(segment.text)}{channel}}}')
     yield "[\n"
-    yield ",\n".join([_entry_text(segment) for segment in segments])
+    yield ",\n".join(lines)
     yield "\n]\n"
-
-
-def _entry_text(segment: Segment) -> str:
-    start, end = round(segment.start, 6), round(segment.end, 6)
-    if not 0 <= start < end <= MAX_SECONDS:
-        columns.check_times(segment)
-    names = f'"session_id": {_json_name(segment.session_id)}, "speaker": {_json_name(segment.speaker)}'
-    channel = "" if segment.channel == "1" else f', "channel": {_json_text(segment.channel)}'
-    words = _json_text(segment.text)
-    return f'{{{names}, "start_time": {float(start)}, "end_time": {float(end)}, "words": {words}{channel}}}'
 
 
 @lru_cache(maxsize=1024)

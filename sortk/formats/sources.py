@@ -49,7 +49,12 @@ def _source(entry: Entry) -> Source:
     offset = entry.seconds("offset") or 0.0
     duration = entry.need(entry.duration, "duration")
     speaker = entry.need(entry.name, "speaker")
-    speech_start, speech_end = _speech(entry, duration)
+    speech_start, speech_end = entry.seconds("speech_start"), entry.seconds("speech_end")
+    if speech_start is not None and speech_end is not None and speech_start >= speech_end:
+        raise entry.error(f"speech_start {speech_start} is not before speech_end {speech_end}")
+    for key, time in (("speech_start", speech_start), ("speech_end", speech_end)):
+        if time is not None and time > duration + TOLERANCE:
+            raise entry.error(f"{key} {time} is after the utterance, which lasts {duration} s")
     return Source(
         utterance_id=entry.name("utterance_id") or f"{speaker}-{id_of(audio_path)}-{round(offset * 1000)}",
         audio_path=audio_path,
@@ -65,16 +70,6 @@ def _source(entry: Entry) -> Source:
     )
 
 
-def _speech(entry: Entry, duration: float) -> tuple[float | None, float | None]:
-    start, end = entry.seconds("speech_start"), entry.seconds("speech_end")
-    if start is not None and end is not None and start >= end:
-        raise entry.error(f"speech_start {start} is not before speech_end {end}")
-    for key, time in (("speech_start", start), ("speech_end", end)):
-        if time is not None and time > duration + TOLERANCE:
-            raise entry.error(f"{key} {time} is after the utterance, which lasts {duration} s")
-    return start, end
-
-
 def _words(entry: Entry, duration: float) -> Iterator[Word]:
     words = entry.values.get("words")
     if words is None:
@@ -86,24 +81,17 @@ def _words(entry: Entry, duration: float) -> Iterator[Word]:
         if not isinstance(item, list) or len(item) != 3:
             raise entry.error(f"word {number} is not [word, start, end]: {quote(item)}")
         named = dict(zip(("text", "start", "end"), item, strict=True))
-        word = _word(Entry(named, entry.path, entry.line, f"word {number}: "), earliest, duration)
-        earliest = word.start
-        yield word
-
-
-def _word(entry: Entry, earliest: float, duration: float) -> Word:
-    text, start, end = (
-        entry.need(entry.name, "text"),
-        entry.need(entry.seconds, "start"),
-        entry.need(entry.seconds, "end"),
-    )
-    if fault := span_fault(start, end):
-        raise entry.error(fault)
-    if start < earliest:
-        raise entry.error(f"starts at {start}, before the word in front of it")
-    if end > duration + TOLERANCE:
-        raise entry.error(f"ends at {end}, after the utterance, which lasts {duration} s")
-    return Word(text, start, end)
+        word = Entry(named, entry.path, entry.line, f"word {number}: ")
+        text = word.need(word.name, "text")
+        start, end = word.need(word.seconds, "start"), word.need(word.seconds, "end")
+        if fault := span_fault(start, end):
+            raise word.error(fault)
+        if start < earliest:
+            raise word.error(f"starts at {start}, before the word in front of it")
+        if end > duration + TOLERANCE:
+            raise word.error(f"ends at {end}, after the utterance, which lasts {duration} s")
+        earliest = start
+        yield Word(text, start, end)
 
 
 def write(path: Path, sources: Iterable[Source]) -> None:

@@ -100,7 +100,12 @@ def order_turns(
     taken from, if they are known; else segments are joined by `segment_gap`.
     """
     spoken = [segment for segment in words if segment.text and not segment.text.isspace()]
-    _check_words(spoken)
+    for word in spoken:
+        if "<" in word.text and (found := TOKEN.search(word.text)):
+            where = f"session {word.session_id}, {word.speaker} at {word.start:.3f} s"
+            raise ValueError(f"{where}: the transcript holds {quote(found[0])}, which is a token of SST")
+    if len({word.session_id for word in spoken}) > 1:
+        raise ValueError(f"an SST is of one session, not of {spoken[0].session_id} and others")
     arrival, level = arrival_order(spoken), options.level
     if level == "dom-sot":
         return _order_by_dominance(spoken, arrival)
@@ -130,33 +135,20 @@ def serialize(turns: Sequence[SstTurn], level: Level) -> str:
     return " ".join(f"<spk{turn.speaker}> {part}" for turn, part in zip(turns, parts, strict=True))
 
 
-def _check_words(words: Sequence[Segment]) -> None:
-    """Raise a ValueError for words that would be read back as tokens, and for words of several sessions."""
-    for word in words:
-        if "<" in word.text and (found := TOKEN.search(word.text)):
-            where = f"session {word.session_id}, {word.speaker} at {word.start:.3f} s"
-            raise ValueError(f"{where}: the transcript holds {quote(found[0])}, which is a token of SST")
-    if len({word.session_id for word in words}) > 1:
-        raise ValueError(f"an SST is of one session, not of {words[0].session_id} and others")
-
-
 def _order_by_dominance(words: Sequence[Segment], arrival: Mapping[str, int]) -> list[SstTurn]:
     by_speaker = _group_speakers(words)
-    seconds = {speaker: _measure_speech(own) for speaker, own in by_speaker.items()}
-    dominance = sorted(by_speaker, key=lambda speaker: (-seconds[speaker], arrival[speaker]))
+    seconds = dict.fromkeys(by_speaker, 0.0)  # of speech, own overlap once
+    for speaker, own in by_speaker.items():
+        end = 0.0
+        for word in own:
+            seconds[speaker] += max(0.0, word.end - max(word.start, end))
+            end = max(end, word.end)
+    # To the microsecond, so that ties are ties.
+    dominance = sorted(by_speaker, key=lambda speaker: (-round(seconds[speaker], 6), arrival[speaker]))
     return [
         SstTurn(number, tuple(word for segment in by_speaker[speaker] for word in segment.text.split()))
         for number, speaker in enumerate(dominance)
     ]
-
-
-def _measure_speech(words: Sequence[Segment]) -> float:
-    """Return the seconds of a speaker, own overlap once; to the microsecond, so that ties are ties."""
-    seconds, end = 0.0, 0.0
-    for word in words:
-        seconds += max(0.0, word.end - max(word.start, end))
-        end = max(end, word.end)
-    return round(seconds, 6)
 
 
 def _merge_turns(turns: Iterable[SstTurn]) -> list[SstTurn]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sortk.formats import columns
 from sortk.formats.files import (
     FormatError,
     Lines,
@@ -24,7 +23,9 @@ from sortk.formats.files import (
     check_span,
     format_seconds,
     parse_seconds,
+    read_columns,
     read_lines,
+    writable_segments,
 )
 from sortk.records import Region, Segment
 
@@ -55,7 +56,7 @@ def _is_ignored(segment: Segment) -> bool:
 
 
 def _parse_all(lines: Lines, path: Path, zero_duration: ZeroDuration) -> Iterator[Segment]:
-    for number, fields in columns.rows(lines, max_splits=5):
+    for number, fields in read_columns(lines, max_splits=5):
         if len(fields) < 5:
             raise FormatError(path, number, f"an STM line must have at least 5 fields, got {len(fields)}")
         check_ids(path, number, *fields[:3])
@@ -77,7 +78,7 @@ def write(path: Path, segments: Iterable[Segment]) -> None:
 
 def format_lines(segments: Iterable[Segment]) -> Iterator[str]:
     """Yield what `write` writes, line by line."""
-    for segment in columns.writable(segments):
+    for segment in writable_segments(segments):
         words = segment.text.split()
         if words and _is_label(words[0]):
             words.insert(0, "<NA>")  # a label of its own, or the text's first word would be read as one

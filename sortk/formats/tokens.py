@@ -90,7 +90,9 @@ class Tokenizer:
         self.n_tokens = settings.first_added + len(settings.added) if settings.added else n_known
         self.prompt = tuple(self._require(name) for name in settings.prompt)
         self.end, self.pad = (self._require(name) if name else -1 for name in (settings.end, settings.pad))
-        self.speakers = tuple(self._find_speakers())  # their numbers, <spk0> first
+        self.speakers: tuple[int, ...] = ()  # the numbers of the speaker tokens, <spk0> first
+        while (found := self._find(f"<spk{len(self.speakers)}>")) is not None:
+            self.speakers += (found,)
         self.change = self._find(SPEAKER_CHANGE)
         self._names = {number: f"<spk{k}>" for k, number in enumerate(self.speakers)}
         if self.change is not None:
@@ -199,22 +201,13 @@ class Tokenizer:
             return self._names[token], None
         for model, first in reversed(list(enumerate(self._firsts))):
             if first <= token < first + self._models[model].get_piece_size():
-                return self._spell_piece(model, token - first)
+                pieces, number = self._models[model], token - first
+                if pieces.is_unknown(number):
+                    return UNKNOWN, None
+                piece = pieces.id_to_piece(number)
+                is_special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
+                return "", (None if pieces.is_control(number) or is_special else model)
         return "", None
-
-    def _spell_piece(self, model: int, number: int) -> tuple[str, int | None]:
-        pieces = self._models[model]
-        if pieces.is_unknown(number):
-            return UNKNOWN, None
-        piece = pieces.id_to_piece(number)
-        is_special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
-        return "", (None if pieces.is_control(number) or is_special else model)
-
-    def _find_speakers(self) -> Iterator[int]:
-        number = 0
-        while (found := self._find(f"<spk{number}>")) is not None:
-            yield found
-            number += 1
 
     def _find(self, name: str) -> int | None:
         """Return the number of a special token, ours or, as NVIDIA spells it, with bars inside."""
@@ -313,8 +306,7 @@ def read_huggingface_tokenizer(folder: Path, n_tokens: int) -> Tokenizer:
     pieces = {number: piece for piece, number in numbers.items() if type(number) is int and 0 <= number < n_tokens}
     if len(pieces) != n_tokens or not all(isinstance(piece, str) for piece in pieces.values()):
         raise FormatError(path, None, f"names {len(pieces)} of the model's {n_tokens} tokens")
-    kinds = [_piece_kind(pieces[number], unknown, special) for number in range(n_tokens)]
-    content = _write_sentencepiece([pieces[number] for number in range(n_tokens)], kinds)
+    content = _write_sentencepiece([pieces[number] for number in range(n_tokens)], unknown, special)
     try:
         return Tokenizer({FILE_NAME: content}, settings_of_parakeet([FILE_NAME]))
     except ValueError as error:
@@ -325,22 +317,22 @@ def read_huggingface_tokenizer(folder: Path, n_tokens: int) -> Tokenizer:
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 
 
-def _piece_kind(piece: str, unknown: Any, special: Mapping[str, bool]) -> int:
-    if piece == unknown:
-        return _UNKNOWN
-    if BYTE_PIECE.fullmatch(piece):
-        return _BYTE
-    return _NORMAL if piece not in special else _CONTROL if special[piece] else _USER_DEFINED
+def _write_sentencepiece(pieces: Sequence[str], unknown: Any, special: Mapping[str, bool]) -> bytes:
+    """Return a sentencepiece model: a protocol buffer with the pieces, and that they are merged as BPE does.
 
-
-def _write_sentencepiece(pieces: Sequence[str], kinds: Sequence[int]) -> bytes:
-    """Return a sentencepiece model: a protocol buffer with the pieces, and that they are merged as BPE does."""
-    fields = []
-    for number, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
+    `special` are the pieces that are not parts of words; those marked true are not spelled.
+    """
+    fields, has_bytes = [], False
+    for number, piece in enumerate(pieces):
+        kind = _NORMAL if piece not in special else _CONTROL if special[piece] else _USER_DEFINED
+        if piece == unknown:
+            kind = _UNKNOWN
+        elif BYTE_PIECE.fullmatch(piece):
+            kind, has_bytes = _BYTE, True
         # A piece has a text (1), a score (2), by which merges are ordered, and a kind (3).
         inner = _field(1, piece.encode()) + b"\x15" + struct.pack("<f", -number) + b"\x18" + bytes([kind])
         fields.append(_field(1, inner))
-    trainer = b"\x18\x02" + (b"\x98\x02\x01" if _BYTE in kinds else b"")  # model_type (3): BPE; byte_fallback (35)
+    trainer = b"\x18\x02" + (b"\x98\x02\x01" if has_bytes else b"")  # model_type (3): BPE; byte_fallback (35)
     return b"".join(fields) + _field(2, trainer)
 
 

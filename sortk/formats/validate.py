@@ -10,8 +10,7 @@ from typing import Any
 
 from sortk.formats import audio, kaldi, lhotse, manifest, mixlist, sources, uem
 from sortk.formats.annotation import session_segments
-from sortk.formats.convert import stream_segments
-from sortk.formats.detect import detect, lists_in
+from sortk.formats.convert import detect, lists_in, stream_segments
 from sortk.formats.files import FormatError, read_lines
 from sortk.formats.objects import entries
 from sortk.formats.sst import strip_tokens
@@ -33,16 +32,8 @@ def validate(path: Path) -> str:
         lists = {file: file.stat().st_size > 0 for file in lists_in(path)}
         parts = [f"{file.relative_to(path)}: {validate(file) if filled else 'empty'}" for file, filled in lists.items()]
         return "; ".join(parts)
-    if found == "uem":
-        return _describe_uem(path)
-    if found == "manifest":
-        return _describe_manifest(path)
-    if found == "sources":
-        return _describe_sources(path)
-    if found == "sst":
-        return _describe_sst(path)
-    if found == "mixlist":
-        return _describe_mixlist(path)
+    if found in DESCRIBERS:
+        return DESCRIBERS[found](path)
     if found == "kaldi":
         return _describe_segments(found, kaldi.read(path).segments)
     if found == "lhotse":
@@ -110,6 +101,15 @@ def _describe_mixlist(path: Path) -> str:
     counts = [_count(len(mixtures), "mixture"), _count(len(spoken), "utterance"), _count(len(speakers), "speaker")]
     hours = sum(utterance.duration for utterance in spoken) / 3600
     return ", ".join(["mixlist", *counts, f"{hours:.2f} h of speech"])
+
+
+DESCRIBERS = {
+    "uem": _describe_uem,
+    "manifest": _describe_manifest,
+    "sources": _describe_sources,
+    "sst": _describe_sst,
+    "mixlist": _describe_mixlist,
+}
 
 
 def _audio_seconds(path: Path) -> float:

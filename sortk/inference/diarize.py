@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
-from sortk.formats.columns import check_name
+from sortk.formats.files import check_name
 from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS

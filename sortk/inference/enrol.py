@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sortk.formats import audio
-from sortk.formats.columns import check_name
+from sortk.formats.files import check_name
 from sortk.inference.postprocess import ACTIVE
 from sortk.inference.streaming import Stream
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.formats import audio
-from sortk.formats.convert import stream_segments
-from sortk.formats.detect import detect
+from sortk.formats.convert import detect, stream_segments
 from sortk.formats.files import files_in
 from sortk.formats.objects import id_of
 from sortk.records import Region, Segment, Session

@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from sortk.formats import ctm, manifest, seglst, stm
-from sortk.formats.detect import detect, lists_in
+from sortk.formats.convert import detect, lists_in
 from sortk.formats.files import FormatError, files_in, quote, read_lines
 from sortk.formats.objects import entries
 from sortk.formats.sst import TOKEN, parse_any, speaker_number

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sortk.formats.detect import detect, lists_in
+from sortk.formats.convert import detect, lists_in
 from sortk.formats.files import FormatError, atomic_text
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sortk.formats import ctm, kaldi, lhotse, manifest, rttm, seglst, sources, stm, uem
-from sortk.formats.detect import detect
+from sortk.formats.convert import detect
 from sortk.formats.files import FormatError, Lines, decode_lines, read_lines
 
 HERE = Path("random")
