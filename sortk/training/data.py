@@ -113,17 +113,26 @@ class SimulatedSource:
     """Conversations simulated on the fly, or one speaker at a time: `n_sessions` an epoch, none of them ever twice.
 
     With `min_seconds`, their length is drawn between that and the simulator's: an ASR that was trained on clips of one
-    length learns how long a text is, and writes on in shorter clips.
+    length learns how long a text is, and writes on in shorter clips. With `window_seconds`, an example is a random
+    window of a conversation.
     """
 
-    def __init__(self, simulator: Simulator, n_sessions: int, labels: Labels, min_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        n_sessions: int,
+        labels: Labels,
+        min_seconds: float = 0.0,
+        window_seconds: float = 0.0,
+    ) -> None:
         self.simulator, self.n_sessions, self.labels, self.min_seconds = simulator, n_sessions, labels, min_seconds
+        self.window_seconds = window_seconds
 
     def __len__(self) -> int:
         return self.n_sessions
 
     def seconds(self, index: int, epoch: int) -> float:
-        return self.simulator.options.seconds
+        return self.window_seconds or self.simulator.options.seconds
 
     def load(self, index: int, epoch: int) -> Example:
         plan = self.simulator.plan(epoch * self.n_sessions + index)
@@ -133,7 +142,12 @@ class SimulatedSource:
             wanted = Random(plan.session_id).uniform(self.min_seconds, self.simulator.options.seconds)
             end = find_end(words, wanted)
             words, samples = [word for word in words if word.end <= end], samples[: round(end * SAMPLE_RATE)]
-        return self.labels.make_example(Clip(plan.session_id, samples, 0.0, plan.segments(), words))
+        start = 0.0
+        if self.window_seconds > 0:
+            start = Random(plan.session_id).uniform(0.0, len(samples) / SAMPLE_RATE - self.window_seconds)
+            first = round(start * SAMPLE_RATE)
+            samples = samples[first : first + round(self.window_seconds * SAMPLE_RATE)]
+        return self.labels.make_example(Clip(plan.session_id, samples, start, plan.segments(), words))
 
 
 class MixtureSource:

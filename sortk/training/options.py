@@ -93,6 +93,9 @@ class PhaseOptions(Options):
     # Share of examples simulated on the fly, from the sources of stage 1.
     simulated: float = option(0.0, at_least=0, at_most=1)
     seconds: float = 90.0  # longest window of a session, and length of a simulated one
+    # Of a simulated session, learn a random window of this length: it cuts turns off, as windows of a recording do.
+    # 0: the whole session.
+    window_seconds: float = option(0.0, at_least=0, hash_only_if_set=True)
     min_speakers: int = 2  # of a simulated session
     max_speakers: int = 4
     speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated sessions are played
@@ -106,6 +109,8 @@ class PhaseOptions(Options):
             raise ValueError(f"phase {quote(self.name)} has nothing to learn from: neither recorded nor simulated")
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
             raise ValueError(f"{quote(self.name)} cannot be the name of a phase")
+        if self.window_seconds > self.seconds:
+            raise ValueError(f"window_seconds must be at most seconds ({self.seconds:g}), got {self.window_seconds:g}")
 
     @property
     def batch_limit(self) -> BatchLimit:

@@ -123,11 +123,12 @@ def simulated_source(
     )
     simulator = Simulator(data.speakers, simulated, seed, set_name)
     n_recorded = sum(len(source) for source in recorded_source(data, phase, labels, phase.seconds, seed))
-    return [SimulatedSource(simulator, count_simulated(phase, n_recorded), labels, min_seconds)]
+    n_simulated = count_simulated(phase, n_recorded)
+    return [SimulatedSource(simulator, n_simulated, labels, min_seconds, phase.window_seconds)]
 
 
 def count_simulated(phase: PhaseOptions, n_recorded: int) -> int:
     """Return how many simulated examples of an epoch make the wanted share of all; at least one."""
     if not phase.recorded or phase.simulated == 1:
-        return round(SIMULATED_SECONDS_PER_EPOCH / phase.seconds)
+        return round(SIMULATED_SECONDS_PER_EPOCH / (phase.window_seconds or phase.seconds))
     return max(1, round(n_recorded * phase.simulated / (1 - phase.simulated)))

@@ -37,7 +37,7 @@ from sortk.training.targets import NO_SPEAKER
 log = logging.getLogger(__name__)
 
 COSINE_SCALE = 20.0  # of the logits of the speaker classifier
-FIT_BATCHES = 24  # on which `fit_identities` looks at a model
+FIT_BATCHES = 100  # on which `fit_identities` looks at a model
 FIT_RIDGE = 1.0
 COMPARING_SCALE = 1.5  # of queries and keys, so that the resemblance of frames decides from the start
 
