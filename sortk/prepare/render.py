@@ -27,6 +27,8 @@ FULL_SCALE = 32768
 PEAK = 0.99  # a mixture that would clip is scaled down to this
 CLICK_SECONDS = 0.005  # an edge without room tone still fades over this much of the speech
 FILTER_ZEROS = 10  # samples of the lower rate to either side that a change of speed looks at
+BURST_LOG_SECONDS = (-2.0, 0.2)  # bursts of 10 ms to 1.6 s
+BURST_SPREAD_DB = 6.0  # standard deviation of their level
 CACHE_BYTES = 1024**3  # of decoded sources, a worker: 9 hours of 16 kHz speech
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".sph")
@@ -82,6 +84,14 @@ class RoomTone:
 
 
 @dataclass(frozen=True, slots=True)
+class Bursts:
+    """Short noises, such as knocks, clicks, rustle and breath: coloured Gaussian noise that fades."""
+
+    per_second: float
+    snr_db: float  # of the mean burst
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All random choices of one mixture."""
 
@@ -93,6 +103,7 @@ class Plan:
     noise: Clip | None = None
     snr_db: float = 0.0
     room_tone: RoomTone | None = None
+    bursts: Bursts | None = None
     codec: str = ""  # that the mixture is encoded with and decoded again; empty: none
     exact: bool = False  # the plain sum of the sources: no fades, and what clips is clipped, not scaled down
 
@@ -163,6 +174,7 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
             for turn in plan.turns
         ],
         **({"room_tone": [plan.room_tone.snr_db, plan.room_tone.pole]} if plan.room_tone else {}),
+        **({"bursts": [plan.bursts.per_second, plan.bursts.snr_db]} if plan.bursts else {}),
         **({"codec": plan.codec} if plan.codec else {}),
     }
 
@@ -193,6 +205,7 @@ def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
         noise=clip(fields["noise"]),
         snr_db=fields["snr_db"],
         room_tone=RoomTone(*fields["room_tone"]) if "room_tone" in fields else None,
+        bursts=Bursts(*fields["bursts"]) if "bursts" in fields else None,
         codec=fields.get("codec", ""),
         exact=fields["exact"],
     )
@@ -248,6 +261,8 @@ def render(plan: Plan, sources: SourceAudio) -> Int16:
         background += _at_snr(noise, plan.snr_db, mixture, plan)
     if plan.room_tone:
         background += _at_snr(_make_room_tone(plan, plan.room_tone), plan.room_tone.snr_db, mixture, plan)
+    if plan.bursts:
+        background += _make_bursts(plan, plan.bursts, mixture)
     mixture += background
     if plan.codec:
         mixture = apply_codec(mixture, plan.sample_rate, plan.codec)
@@ -335,14 +350,18 @@ def _read_clip(clip: Clip, sample_rate: int) -> Float32:
     return audio.read(clip.audio_path, clip.start, clip.duration, sample_rate)
 
 
+def _speech_power(mixture: Float32, plan: Plan) -> float:
+    """Return the mean power of the mixture's speech; there is nothing else in the mixture yet."""
+    n_speech = sum(turn.end_sample - turn.start_sample for turn in plan.turns)
+    return float(np.square(mixture).sum()) / max(n_speech, 1)
+
+
 def _at_snr(noise: Float32, snr_db: float, mixture: Float32, plan: Plan) -> Float32:
     """Return the noise scaled to `snr_db` below the mean power of the mixture's speech."""
-    n_speech = sum(turn.end_sample - turn.start_sample for turn in plan.turns)
-    speech_power = float(np.square(mixture).sum()) / max(n_speech, 1)
     noise_power = float(np.square(noise).mean())
     if noise_power == 0:
         return noise
-    return noise * np.float32(math.sqrt(speech_power / noise_power / 10 ** (snr_db / 10)))
+    return noise * np.float32(math.sqrt(_speech_power(mixture, plan) / noise_power / 10 ** (snr_db / 10)))
 
 
 def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
@@ -351,6 +370,32 @@ def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
 
     white = np.random.default_rng(list(plan.session_id.encode())).standard_normal(plan.n_samples, np.float32)
     return lfilter([1.0], [1.0, -tone.pole], white).astype(np.float32)
+
+
+def _make_bursts(plan: Plan, bursts: Bursts, mixture: Float32) -> Float32:
+    """Return short noises at random places, the same for the same session.
+
+    A burst is white noise through 1 / (1 - 2 r cos(w) z^-1 + r^2 z^-2), a resonance at a random frequency w, narrow or
+    so broad that it is a hiss. It rises within 10 ms, and decays by 60 dB over its length.
+    """
+    from scipy.signal import lfilter  # noqa: PLC0415 - slow to import, rarely needed
+
+    rng = np.random.default_rng([*plan.session_id.encode(), 1])
+    found, level = np.zeros(plan.n_samples, np.float32), math.sqrt(_speech_power(mixture, plan))
+    for _ in range(rng.poisson(bursts.per_second * plan.duration)):
+        n_samples = min(round(plan.sample_rate * 10 ** rng.uniform(*BURST_LOG_SECONDS)), plan.n_samples)
+        first = int(rng.integers(plan.n_samples - n_samples + 1))
+        angle = math.pi * 10 ** rng.uniform(-2, 0)
+        radius = rng.uniform(0, 0.97)
+        white = rng.standard_normal(n_samples, np.float32)
+        burst = lfilter([1.0], [1.0, -2 * radius * math.cos(angle), radius**2], white)
+        burst *= 10 ** (-3 * np.arange(n_samples) / n_samples)
+        n_rise = min(n_samples, plan.sample_rate // 100)
+        burst[:n_rise] *= _rise(n_rise)
+        loudness_db = rng.normal(-bursts.snr_db, BURST_SPREAD_DB)
+        burst *= level * 10 ** (loudness_db / 20) / max(math.sqrt(float(np.square(burst).mean())), 1e-9)
+        found[first : first + n_samples] += burst.astype(np.float32)
+    return found
 
 
 TELEPHONE_RATE = 8000

@@ -22,6 +22,7 @@ from sortk.options import Options, option
 from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
 from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.prepare.render import (
+    Bursts,
     Clip,
     Int16,
     Plan,
@@ -45,6 +46,8 @@ MEASURED_SESSIONS = 200  # of a set, for statistics of turn-taking
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
 SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
 ROOM_TONE_DB = (20.0, 60.0)  # below the speech
+BURSTS_PER_SECOND = (0.1, 2.0)
+BURSTS_DB = (0.0, 25.0)  # below the speech
 ROOM_TONE_POLE = 0.97  # the largest, of the filter that makes room tone darker than white noise
 SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have thousands
 
@@ -95,6 +98,8 @@ class SimulateOptions(Options):
     # Share of sessions with room tone: steady noise 20 to 60 dB below the speech. Without it, pauses are digital
     # silence, which recordings do not have.
     room_tone: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # Share of sessions with short noises: knocks, clicks, rustle, breath.
+    bursts: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # Share of sessions that are encoded and decoded again, by one of `codecs`.
     coded_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     codecs: tuple[Literal["telephone", "mp3", "opus"], ...] = option((), hash_only_if_set=True)
@@ -244,6 +249,7 @@ class Simulator:
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
             # Drawn only where they are asked for, so that other plans stay as they are.
             room_tone=_draw_room_tone(rng) if options.room_tone and rng.random() < options.room_tone else None,
+            bursts=_draw_bursts(rng) if options.bursts and rng.random() < options.bursts else None,
             codec=rng.choice(options.codecs) if options.coded_share and rng.random() < options.coded_share else "",
         )
 
@@ -301,6 +307,10 @@ class Simulator:
 
 def _draw_room_tone(rng: Random) -> RoomTone:
     return RoomTone(round(rng.uniform(*ROOM_TONE_DB), 2), round(rng.uniform(0.0, ROOM_TONE_POLE), 4))
+
+
+def _draw_bursts(rng: Random) -> Bursts:
+    return Bursts(round(rng.uniform(*BURSTS_PER_SECOND), 3), round(rng.uniform(*BURSTS_DB), 2))
 
 
 def _planned_turn(placed: PlacedTurn, arrived: Sequence[str], sample_rate: int) -> PlannedTurn:
