@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from sortk.formats.model_folder import load_model, save_model
-
-LONGEST_SECONDS = 90.0  # of the sessions that it was trained on; longer recordings are processed in chunks
+from sortk.inference.linking import LinkingOptions
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--postprocess", type=Path, required=True)
+    parser.add_argument("--threshold", type=float, default=LinkingOptions().threshold, help="of linking  [%(default)s]")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     weights, config = load_model(options.model)
-    config = {"model": config["model"], "options": config["options"], "longest_seconds": LONGEST_SECONDS}
+    linking = asdict(LinkingOptions(threshold=options.threshold))
+    config = {"model": config["model"], "options": config["options"], "linking": linking}
     halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     save_model(options.out, halves, config)
     shutil.copyfile(options.postprocess, options.out / "postprocess.toml")

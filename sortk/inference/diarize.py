@@ -30,8 +30,9 @@ from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.objects import id_of
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
-from sortk.inference.enrol import EnrolledStream, name_columns, read_enrolment
+from sortk.inference.enrol import EnrolledStream, read_enrolment
 from sortk.inference.int8 import quantize
+from sortk.inference.linking import LinkingOptions, cut_windows, join_windows, process_windows
 from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, keep_freed_memory, load_diarizer
 from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
@@ -90,7 +91,8 @@ class Diarizer:
 
     def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
         self.model, self.options = loaded.model, options or DiarizeOptions()
-        self._whole_seconds = min(self.options.whole_seconds, loaded.longest_seconds)
+        # A stream, or voices that are enrolled, need the speaker cache.
+        self._linking = None if self.options.streaming is not None or self.options.enrol else loaded.linking
         self._step: StreamingStep | None = None
         if isinstance(self.model, StreamableDiarizer):
             self._step = StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, loaded.streaming))
@@ -98,7 +100,7 @@ class Diarizer:
             raise ValueError(NOT_STREAMED)
         n_speakers = self.model.options.n_speakers
         self._enrolment = read_enrolment(self.options.enrol, n_speakers) if self.options.enrol else None
-        self.speaker_names = name_columns(list(self.options.enrol), n_speakers)
+        self.speaker_names = list(self.options.enrol)  # of the first columns; the others are speaker_N
 
     @property
     def frame_seconds(self) -> float:
@@ -190,11 +192,13 @@ class Diarizer:
         return averaged
 
     def _is_whole(self, n_samples: int) -> bool:
+        if self._linking is not None:
+            return False
         if self._step is None:
             return True
         if self.options.streaming is not None or self._enrolment is not None or not self._step.model.whole_clips:
             return False
-        return n_samples <= self._whole_seconds * SAMPLE_RATE
+        return n_samples <= self.options.whole_seconds * SAMPLE_RATE
 
     def _process_pool(
         self, sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
@@ -254,6 +258,8 @@ class Diarizer:
         return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
     def _process_in_chunks(self, blocks: Iterable[Samples], on_progress: OnProgress = _ignore) -> Posteriors:
+        if self._linking is not None:
+            return self._process_windows(blocks, self._linking, on_progress)
         stream = self.stream()
         steps = []
         for block in blocks:
@@ -261,6 +267,24 @@ class Diarizer:
             on_progress(len(block) / SAMPLE_RATE)
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
         return self.count_speakers(_check_finite(probs.float().cpu().numpy()))
+
+    def _process_windows(
+        self, blocks: Iterable[Samples], linking: LinkingOptions, on_progress: OnProgress
+    ) -> Posteriors:
+        def read() -> Iterator[Samples]:
+            for block in blocks:
+                yield block
+                on_progress(len(block) / SAMPLE_RATE)
+
+        options = self.options
+        windows = list(process_windows(self.model, cut_windows(read(), linking)))
+        for window in windows:
+            _check_finite(window.probs)
+        fewest = options.speakers or options.min_speakers or 1
+        most = options.speakers or options.max_speakers
+        return self.count_speakers(
+            join_windows(windows, linking, fewest, most, max(fewest, self.model.options.n_speakers))
+        )
 
 
 def _check_finite(probs: Posteriors) -> Posteriors:

@@ -14,7 +14,7 @@ another room or microphone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +87,6 @@ def check_speaker(name: str) -> None:
     check_name("speaker", name)
     if re.fullmatch(r"speaker_\d+", name):
         raise ValueError(f"{name} is what speakers without a name are called; enrol under another name")
-
-
-def name_columns(names: Sequence[str], n_speakers: int) -> list[str]:
-    """Return the names of all outputs: those that are enrolled, then speaker_N by the number of the output."""
-    return [*names, *(f"speaker_{column}" for column in range(len(names), n_speakers))]
 
 
 class EnrolledStream(Stream):

@@ -128,7 +128,7 @@ class SettledSegments:
         )
         found = find_all_segments(rows, self._options)
         times = zip(found.start.tolist(), found.end.tolist(), strict=True)
-        name = self._names[index] if self._names else f"speaker_{index}"
+        name = self._names[index] if index < len(self._names) else f"speaker_{index}"
         return [Segment(self._session_id, name, start, end) for start, end in times]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 import shutil
 import sys
 from collections.abc import Mapping
@@ -39,6 +38,7 @@ from sortk.formats.tokens import (
     settings_of_canary,
     settings_of_parakeet,
 )
+from sortk.inference.linking import LinkingOptions
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
 from sortk.models.frames import FRAME_SECONDS
@@ -46,6 +46,7 @@ from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
 from sortk.models.registry import Kind, build_from, find_kind
 from sortk.models.wavlm import convert_weights, guess_options
+from sortk.options import read_options
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class LoadedDiarizer:
 
     model: DiarizerModel  # in eval mode, on its device
     streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
-    longest_seconds: float = math.inf  # that it processes well in one pass, if its config says so
+    linking: LinkingOptions | None = None  # of a model that learned from short windows
 
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
@@ -72,11 +73,11 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
         if not find_kind(config).is_diarizer:
             raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
         model, streaming = build_from(config, weights), _streaming_options(config)
-        longest_seconds = float(config.get("longest_seconds", math.inf))
+        linking = read_options(LinkingOptions, config["linking"], "linking") if "linking" in config else None
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
     assert isinstance(model, DiarizerModel)
-    return LoadedDiarizer(model.to(device), streaming, longest_seconds)
+    return LoadedDiarizer(model.to(device), streaming, linking)
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,9 @@ def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: 
 
 
 def name_segments(session_id: str, speakers: Sequence[Floats], names: Sequence[str] = ()) -> list[Segment]:
-    """Return the result of `find_segments` as records. Without names, speaker_0 is the model's first output."""
+    """Return the result of `find_segments` as records. Without a name, speaker_0 is the model's first output."""
     return [
-        Segment(session_id, names[speaker] if names else f"speaker_{speaker}", start, end)
+        Segment(session_id, names[speaker] if speaker < len(names) else f"speaker_{speaker}", start, end)
         for speaker, times in enumerate(speakers)
         for start, end in times.tolist()
     ]

@@ -1,0 +1,154 @@
+"""Windows that are linked by voice. Voices are unit vectors in a plane, given by their angle in degrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from nemo_models import random_sortformer
+from test_streaming import OFFLINE
+
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import save_model
+from sortk.inference import linking
+from sortk.inference.diarize import DiarizeOptions, Diarizer, load
+from sortk.inference.linking import LinkingOptions, Window, cut_windows, describe_window, join_windows, label_speakers
+from sortk.inference.load import LoadedDiarizer
+from sortk.models.diarizer import DiarizerModel
+from sortk.models.frames import SpeakerOutput
+from sortk.records import Session
+
+OPTIONS = LinkingOptions(window=4, step=2, threshold=0.7, min_alone=2, min_cluster=2)
+
+
+def voice(degrees: float) -> np.ndarray:
+    return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], np.float32)
+
+
+def window(first: int, *speakers: tuple[float, float], n_frames: int = 4) -> Window:
+    """Speakers: the angle of the voice, and the time alone. Each one speaks in all frames."""
+    vectors = np.stack([voice(angle) for angle, _ in speakers])
+    alone = np.array([time for _, time in speakers], np.float32)
+    probs = np.ones((n_frames, len(speakers)), np.float32)
+    return Window(first, probs, tuple(range(len(speakers))), vectors, alone)
+
+
+def test_windows_overlap_and_cover_everything() -> None:
+    samples = np.arange(9 * 1280, dtype=np.float32)
+    blocks = [samples[:3000], samples[3000:3001], samples[3001:]]
+    found = list(cut_windows(blocks, OPTIONS))
+    assert [(first, len(part) / 1280) for first, part in found] == [(0, 4), (2, 4), (4, 4), (6, 3)]
+    assert all(np.array_equal(part, samples[first * 1280 :][: len(part)]) for first, part in found)
+    assert [len(part) for _, part in cut_windows([samples[:5120]], OPTIONS)] == [5120]
+    assert list(cut_windows([samples[:159]], OPTIONS)) == []  # not one frame
+
+
+def test_the_vector_of_a_speaker_is_the_voice_where_nobody_else_speaks() -> None:
+    probs = np.array([[0.9, 0.1, 0.0]] * 4 + [[0.8, 1.0, 0.2]] * 5 + [[0.0, 0.0, 0.9]] * 3, np.float32)
+    embeddings = np.stack([voice(0)] * 4 + [voice(90)] * 5 + [voice(45)] * 3)
+    found = describe_window(7, probs, embeddings)
+    assert found.first == 7 and found.columns == (0, 1)  # the third speaks for 3 frames, which is too short
+    assert found.alone.tolist() == [4, 0]
+    # Alone 0.9 x 0.9^2 in 4 frames; in overlap the weight is 0.8 x 0.001^2, which is nothing. The second speaker has
+    # only overlap: 1.0 x 0.2^2, of whose direction the length does not matter.
+    assert np.allclose(found.vectors, [voice(0), voice(90)], atol=1e-4)
+
+
+def test_speakers_of_windows_are_matched_by_voice_in_whatever_order() -> None:
+    windows = [window(0, (0, 3), (90, 3)), window(2, (85, 3), (5, 3)), window(4, (2, 3))]
+    assert label_speakers(windows, OPTIONS) == [[0, 1], [1, 0], [0]]
+    # Two voices that are alike, in one window: two speakers all the same.
+    assert label_speakers([window(0, (0, 3), (5, 3)), window(2, (0, 3))], OPTIONS) == [[0, 1], [0]]
+    assert label_speakers([], OPTIONS) == []
+
+
+def test_who_hardly_speaks_alone_joins_the_closest_speaker_who_is_free() -> None:
+    windows = [window(0, (0, 9), (90, 9)), window(2, (80, 1), (0, 9)), window(4, (0, 9), (90, 9), (10, 1))]
+    assert label_speakers(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, -1]]  # in the last window nobody is free
+    lonely = [window(0, (0, 9)), window(2, (50, 3))]  # a cluster with 3 frames
+    assert label_speakers(lonely, OPTIONS) == [[0], [1]]
+    assert label_speakers(lonely, LinkingOptions(4, 2, 0.7, 2, 5)) == [[0], [0]]
+
+
+def test_the_number_of_speakers_can_be_given() -> None:
+    windows = [window(0, (0, 9)), window(2, (30, 9)), window(4, (100, 9)), window(6, (120, 9))]
+    assert label_speakers(windows, OPTIONS) == [[0], [0], [1], [1]]
+    assert label_speakers(windows, OPTIONS, most=1) == [[0]] * 4
+    # 120 and 100 are closest (20 degrees), so they are joined first; labels are by time.
+    assert label_speakers(windows, OPTIONS, fewest=3) == [[1], [2], [0], [0]]
+
+
+def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = [window(2 * n, (n % 3 * 100, 3), (n % 3 * 100 + 50, 3)) for n in range(20)]
+    at_once = label_speakers(windows, OPTIONS)
+    monkeypatch.setattr(linking, "CLUSTERED_TOGETHER", 7)
+    assert label_speakers(windows, OPTIONS) == at_once
+
+
+def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -> None:
+    first, second = window(0, (0, 3), (90, 3)), window(2, (90, 3), n_frames=3)
+    first.probs[:] = [[0.0, 0.9], [0.8, 0.0], [0.4, 0.6], [1.0, 0.0]]
+    second.probs[:] = [[1.0], [0.6], [0.7]]
+    # Frames 2 and 3: distance 1.5 and 0.5 to the end of the first window, 0.5 and 1.5 to the start of the second.
+    joined = join_windows([first, second], OPTIONS)
+    later = [0.0, 0.8, 1.5 * 0.4 / 2, 0.5 * 1.0 / 2, 0.0]
+    sooner = [0.9, 0.0, (1.5 * 0.6 + 0.5 * 1.0) / 2, (0.5 * 0.0 + 1.5 * 0.6) / 2, 0.7]
+    assert np.allclose(joined, np.column_stack([sooner, later]))
+    assert join_windows([first], OPTIONS, n_columns=4).shape == (4, 4)
+    assert join_windows([], OPTIONS, n_columns=4).shape == (0, 4)
+
+
+class Scripted(DiarizerModel):
+    """Who speaks is in the samples: 0.1 is one voice, 0.2 another, up to 0.6; in a window they come in order of arrival."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        built = random_sortformer(OFFLINE)
+        self.options, self.features = built.options, built.features
+
+    def forward(self, samples: torch.Tensor, lengths: torch.Tensor | None = None) -> SpeakerOutput:
+        said = (10 * samples[:, ::1280]).round().long()
+        logits = torch.full((*said.shape, 4), -9.0)
+        for row, clip in zip(logits, said.tolist(), strict=True):
+            order = list(dict.fromkeys(value for value in clip if value))
+            for frame, value in enumerate(clip):
+                if value:
+                    row[frame, order.index(value)] = 9.0
+        return SpeakerOutput(logits, None, torch.eye(7)[said])
+
+
+def test_a_recording_can_have_more_speakers_than_the_model_has_outputs() -> None:
+    said = np.repeat([1, 2, 1, 3, 4, 5, 3, 6, 1, 2], 20)
+    samples = np.repeat(said / 10, 1280).astype(np.float32)
+    loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30))
+    segments = Diarizer(loaded)(samples)
+    assert {s.speaker for s in segments} == {f"speaker_{n}" for n in range(6)}
+    assert [s.speaker[-1] for s in segments] == list("0102342501")
+    assert [s.start for s in segments] == pytest.approx([1.6 * n for n in range(10)], abs=0.01)
+    few = Diarizer(loaded, DiarizeOptions(max_speakers=3))(samples)
+    assert len({s.speaker for s in few}) == 3
+
+
+def test_the_config_of_a_model_says_how_it_is_linked(tmp_path: Path) -> None:
+    model, samples = random_sortformer(OFFLINE), np.random.default_rng(0).standard_normal(16000 * 9, np.float32)
+    config = {"model": "sortformer", "options": OFFLINE.to_json()}
+    save_model(tmp_path / "linked", model.state_dict(), config | {"linking": {"window": 50, "step": 25}})
+    save_model(tmp_path / "plain", model.state_dict(), config)
+    linked, plain = load(tmp_path / "linked"), load(tmp_path / "plain")
+    assert linked.posteriors(samples[: 50 * 1280]).shape[1] == OFFLINE.n_speakers
+    assert not np.allclose(linked.posteriors(samples)[:, : OFFLINE.n_speakers], plain.posteriors(samples), atol=1e-3)
+    streamed = [
+        load(tmp_path / name, DiarizeOptions(streaming="10")).posteriors(samples) for name in ("linked", "plain")
+    ]
+    assert np.array_equal(*streamed)
+    seconds: list[float] = []
+    session = Session("x", tmp_path / "x.wav")
+    soundfile.write(session.audio_path, samples * 0.1, 16000)
+    list(linked.posteriors_of([session], on_progress=seconds.append))
+    assert sum(seconds) == pytest.approx(9)
+    save_model(tmp_path / "wrong", model.state_dict(), config | {"linking": {"window": 10, "step": 25}})
+    with pytest.raises(FormatError, match="step must be at most window"):
+        load(tmp_path / "wrong")
