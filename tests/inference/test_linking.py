@@ -102,7 +102,7 @@ def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -
 
 
 class Scripted(DiarizerModel):
-    """Who speaks is in the samples: 0.1 is one voice, 0.2 another, up to 0.6; in a window they come in order of arrival."""
+    """Who speaks is in the samples: 0.1 is one voice, 0.2 another, up to 0.6. Columns are by arrival in the window."""
 
     def __init__(self) -> None:
         super().__init__()

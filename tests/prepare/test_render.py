@@ -11,6 +11,7 @@ from tones import tone
 
 from sortk.formats import audio
 from sortk.prepare.render import (
+    Bursts,
     Clip,
     Plan,
     PlannedPiece,
@@ -106,6 +107,18 @@ def test_room_tone_fills_pauses_at_the_planned_snr(tmp_path: Path) -> None:
     assert np.corrcoef(pause[1:], pause[:-1])[0, 1] == pytest.approx(0.9, abs=0.02)
     assert np.array_equal(samples, render(plan, SourceAudio(16000)))
     assert not np.array_equal(samples, render(replace(plan, session_id="y"), SourceAudio(16000)))
+
+
+def test_bursts_are_short_noises_in_pauses_too(tmp_path: Path) -> None:
+    audio.write_flac(tmp_path / "a.flac", tone(1.0))
+    turns = (one_piece(tmp_path / "a.flac", 16000, 0),)
+    plan = Plan("x", 16000, 16000 * 41, (PlannedSpeaker("a", 1.0),), turns, bursts=Bursts(0.5, snr_db=20.0))
+    samples = render(plan, SourceAudio(16000))
+    loud = np.abs(samples[16000:].reshape(-1, 160)).max(axis=1) > 0  # by 10 ms
+    assert 0.02 < loud.mean() < 0.6  # about 20 bursts of 0.01 to 1.6 s in 40 s
+    power = np.mean(np.square(samples[16000:] / 32768).reshape(-1, 160)[loud])
+    assert 10 * np.log10(0.1**2 / power) == pytest.approx(20, abs=8)
+    assert np.array_equal(samples, render(plan, SourceAudio(16000)))
 
 
 @pytest.mark.parametrize("codec", ["telephone", "mp3", "opus"])

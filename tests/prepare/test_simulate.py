@@ -225,12 +225,13 @@ def test_shares_of_sessions_with_noise_rooms_and_codecs(tmp_path: Path, make_sou
     audio.write_flac(tmp_path / "noise" / "n.flac", np.full(16000, 0.1, np.float32))
     speakers = index_sources(make_sources(), tmp_path, 16000, map)
     folder = str(tmp_path / "noise")
-    shares = {"clean_share": 0.5, "dry_share": 0.25, "room_tone": 0.75, "coded_share": 0.1}
+    shares = {"clean_share": 0.5, "dry_share": 0.25, "room_tone": 0.75, "bursts": 0.6, "coded_share": 0.1}
     options = replace(OPTIONS, noise_dir=folder, rir_dir=folder, codecs=("telephone", "mp3"), **shares)
     simulator = Simulator(speakers, options, 0, "x")
     plans = [simulator.plan(number) for number in range(400)]
     assert sum(plan.noise is None for plan in plans) / 400 == pytest.approx(0.5, abs=0.08)
     assert sum(plan.speakers[0].rir is None for plan in plans) / 400 == pytest.approx(0.25, abs=0.08)
     assert sum(plan.room_tone is not None for plan in plans) / 400 == pytest.approx(0.75, abs=0.08)
+    assert sum(plan.bursts is not None for plan in plans) / 400 == pytest.approx(0.6, abs=0.08)
     assert sum(plan.codec != "" for plan in plans) / 400 == pytest.approx(0.1, abs=0.05)
     assert {plan.codec for plan in plans} == {"", *options.codecs}

@@ -151,6 +151,13 @@ def test_conversations_name_the_voices_in_them(tmp_path: Path) -> None:
     examples = [source.load(index, epoch=0) for index in range(4)]
     assert all(len(example.samples) == 9 * 16000 and len(example.targets) == 113 for example in examples)
     assert {number for example in examples for number in example.speakers} == {-1, 7, 8}
+    # A window of 4 s is a part of the same conversation, with the same targets; columns are by arrival in the window.
+    windows = SimulatedSource(simulator, 4, DiarizerLabels(2, number_of), window_seconds=4)
+    window, session = windows.load(1, epoch=0), examples[1].samples
+    assert windows.seconds(1, 0) == 4 and len(window.samples) == 64000
+    [first] = [n for n in range(len(session) - 64000 + 1) if np.array_equal(session[n : n + 64000], window.samples)]
+    spoken = examples[1].targets.sum(axis=1)[round(first / 1280) :][: len(window.targets)]
+    assert np.mean(spoken == window.targets.sum(axis=1)) > 0.9  # frames are shifted by up to a half
 
 
 def test_padding_is_marked(tmp_path: Path) -> None:
