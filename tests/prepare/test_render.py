@@ -163,7 +163,7 @@ def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
     plan = Plan(
         "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5), 0.9),),
         (PlannedTurn(0, 16, 1016, (piece,)),), Clip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
-        RoomTone(30.0, 0.5), "mp3",
+        RoomTone(30.0, 0.5), Bursts(1.0, 9.0), "mp3",
     )  # fmt: skip
     path = tmp_path / "plan" / "x.json"
     text = json.dumps(plan_to_json(plan, path))
