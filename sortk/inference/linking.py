@@ -134,7 +134,7 @@ def join_windows(
         for column, label in zip(window.columns, own, strict=True):
             if label >= 0:
                 total[inside, label] += trust * window.probs[:, column]
-    probs: Floats = total / np.maximum(weight, np.float32(1e-6))
+    probs: Floats = (total / np.maximum(weight, 1e-6)).astype(np.float32)
     active = np.vstack([probs > ACTIVE, np.ones((1, probs.shape[1]), np.bool_)])  # who never speaks comes last
     return probs[:, np.argsort(active.argmax(axis=0), kind="stable")]
 
