@@ -74,9 +74,11 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
             raise ValueError(f"holds the model {config['model']!r}, which is not a diarizer")
         model, streaming = build_from(config, weights), _streaming_options(config)
         linking = read_options(LinkingOptions, config["linking"], "linking") if "linking" in config else None
+        assert isinstance(model, DiarizerModel)
+        if linking is not None and model.rows_per_frame > 1:
+            raise ValueError(f"has linking, which the model {config['model']!r} cannot use: its rows are not of 80 ms")
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
-    assert isinstance(model, DiarizerModel)
     return LoadedDiarizer(model.to(device), streaming, linking)
 
 

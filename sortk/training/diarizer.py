@@ -261,7 +261,7 @@ def build_diarizer(
     if options.n_speakers:
         built = replace(built, n_speakers=options.n_speakers)
     config = {"model": kind, "options": built.to_json()}
-    config |= {"streaming": initial["streaming"]} if initial and "streaming" in initial else {}
+    config |= {key: initial[key] for key in ("streaming", "linking") if initial and key in initial}
     model = registry.build(config)
     assert isinstance(model, DiarizerModel)
     return model, config

@@ -194,6 +194,8 @@ def test_another_number_of_speakers_keeps_the_outputs_that_both_have(
     n_old: int, n_new: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, config = build_diarizer(TrainDiarOptions(size="tiny", n_speakers=n_old))
+    kept = {"streaming": {"chunk": 9}, "linking": {"window": 9}}
+    assert build_diarizer(TrainDiarOptions(size="tiny"), config | kept)[1] == config | kept
     same, _ = build_diarizer(TrainDiarOptions(size="tiny"), config)
     assert same.options.n_speakers == n_old  # the initial model's, if it is not set
     start_from(same, old.state_dict())
