@@ -94,7 +94,7 @@ def score_der(ref: Annotated, hyp: Annotated, *, uem: AnyPath | None = None, **s
     """
     from sortk.scoring.der import read_regions  # noqa: PLC0415
     from sortk.scoring.der import score_der as score_sessions  # noqa: PLC0415
-    from sortk.scoring.der_counts import DerOptions  # noqa: PLC0415
+    from sortk.scoring.intervals import DerOptions  # noqa: PLC0415
 
     regions = None if uem is None else read_regions(Path(uem))
     return score_sessions(_by_session(ref), _by_session(hyp), regions, _make_options(DerOptions, settings))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sortk.records import RunJobs, Session
     from sortk.report.experiment import ExperimentFolders
     from sortk.run.experiment import Experiment
-    from sortk.scoring.der_counts import DerOptions
+    from sortk.scoring.intervals import DerOptions
     from sortk.scoring.results import Coverage, DerResult, WerResult
     from sortk.scoring.tune import Term
     from sortk.training.phases import TrainingData
@@ -581,8 +581,8 @@ def score(task: Task) -> str:
     from sortk.formats.files import atomic_text
     from sortk.formats.postprocess import Postprocess, read_postprocess
     from sortk.inference.pools import PooledDiarizer
-    from sortk.scoring.der_counts import DerOptions
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
+    from sortk.scoring.intervals import DerOptions
     from sortk.scoring.results import Results, as_json, format_results
 
     recipe, options = task.settings, task.settings.score

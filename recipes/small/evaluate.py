@@ -22,7 +22,7 @@ from sortk.inference.diarize import DiarizeOptions, Diarizer, load, name_session
 from sortk.prepare.simulate import SENTENCE_MS, SimulateOptions, index_sources, simulate_set
 from sortk.records import SAMPLE_RATE, Region, Segment, Session
 from sortk.scoring.der import DerReport, score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.training.targets import frame_targets
 
 SESSIONS = 8  # of each set

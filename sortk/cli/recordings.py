@@ -72,7 +72,7 @@ def write_page(
 ) -> None:
     """Write the page of a recording, with the command line that makes it."""
     from sortk.formats.files import atomic_text
-    from sortk.report.recording import format_recording
+    from sortk.report.session import format_recording
 
     with atomic_text(path) as file:
         file.write(format_recording(session, segments, posteriors, words, f"sortk {shlex.join(sys.argv[1:])}"))

@@ -53,7 +53,7 @@ def report(
     from sortk.formats.files import atomic_text, check_other_file
     from sortk.options import read_options
     from sortk.report.comparison import format_comparison
-    from sortk.scoring.der_counts import DerOptions
+    from sortk.scoring.intervals import DerOptions
 
     check_other_file(out, ref, *hyps, *([uem] if uem else []))
     options = read_options(DerOptions, given_only(given), "options")

@@ -36,7 +36,7 @@ DER_OPTIONS = with_options(
     click.option(
         "--collar",
         cls=SettingOption,
-        settings=["sortk.scoring.der_counts:DerOptions.collar"],
+        settings=["sortk.scoring.intervals:DerOptions.collar"],
         type=float,
         help="Seconds on EACH side of a reference boundary not scored.",
     ),
@@ -44,7 +44,7 @@ DER_OPTIONS = with_options(
     click.option(
         "--scorer",
         cls=SettingOption,
-        settings=["sortk.scoring.der_counts:DerOptions.scorer"],
+        settings=["sortk.scoring.intervals:DerOptions.scorer"],
         type=click.Choice(["fast", "pyannote", "nist"]),
         help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules.",
     ),
@@ -117,7 +117,7 @@ def _read_der(ref: Path, hyps: Sequence[Path], uem: Path | None, given: dict[str
     from sortk.options import read_options
     from sortk.scoring.compare import name_systems
     from sortk.scoring.der import score_files
-    from sortk.scoring.der_counts import DerOptions
+    from sortk.scoring.intervals import DerOptions
 
     options = read_options(DerOptions, given_only(given), "options")
     reports = {name: score_files(ref, hyp, uem, options) for name, hyp in zip(name_systems(hyps), hyps, strict=True)}
@@ -255,8 +255,7 @@ def _read_words(
     metric: Any, ref: Path, hyps: Sequence[Path], normalizer: Any, settings: dict[str, Any]
 ) -> dict[str, WerReport]:
     from sortk.scoring.compare import name_systems
-    from sortk.scoring.wer import WerOptions, score_words
-    from sortk.scoring.wer_transcripts import Transcripts
+    from sortk.scoring.wer import Transcripts, WerOptions, score_words
 
     options, reference = WerOptions(normalizer, **settings), Transcripts.read(ref)
     reports = {

@@ -12,12 +12,11 @@ from sortk.formats.convert import detect, stream_segments
 from sortk.formats.files import files_in
 from sortk.formats.objects import id_of
 from sortk.records import Region, Segment, Session
-from sortk.report.experiment import Budget, worst_middle_best
-from sortk.report.page import encode_data, format_page
-from sortk.report.session import describe_lanes, describe_sound, describe_system, describe_words
+from sortk.report.page import format_page
+from sortk.report.session import Budget, add_views, describe_lanes, describe_system, describe_words
 from sortk.scoring.compare import name_systems
 from sortk.scoring.der import as_json, read_regions, read_segments, score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 
 Segmented = Mapping[str, Sequence[Segment]]
 
@@ -42,7 +41,14 @@ def format_comparison(
     rows = [_describe_row(session_id, scores) for session_id in next(iter(scores.values()))["sessions"]]
     rows.sort(key=lambda row: -(row["der"] or 0.0))
     recordings = _find_recordings(audio_dir, [row["id"] for row in rows]) if audio_dir else {}
-    _add_views(rows, references, systems, uem, recordings, options, budget or Budget())
+
+    def make_view(row: dict[str, Any]) -> tuple[dict[str, Any], Session | None]:
+        name, recording = row["id"], recordings.get(row["id"])
+        found = {system: segments.get(name, ()) for system, segments in systems.items()}
+        view = _describe_session(references[name], found, uem[name] if uem else None, recording, options)
+        return view, Session(name, recording) if recording else None
+
+    add_views(rows, make_view, budget or Budget())
     notes = {name: score["notes"] for name, score in scores.items() if score["notes"]}
     title = ref.name.removesuffix(".gz").removesuffix(".rttm")
     der = [_describe_rates(name, score, title) for name, score in scores.items()]
@@ -96,44 +102,27 @@ def _describe_row(session_id: str, scores: Mapping[str, Mapping[str, Any]]) -> d
     return {"id": session_id, **{key: first[key] for key in keys}} | ({"systems": systems} if len(own) > 1 else {})
 
 
-def _add_views(
-    rows: Sequence[dict[str, Any]],
-    references: Segmented,
-    systems: Mapping[str, Segmented],
-    uem: Mapping[str, Sequence[Region]] | None,
-    recordings: Mapping[str, Path],
+def _describe_session(
+    reference: Sequence[Segment],
+    found: Mapping[str, Sequence[Segment]],
+    regions: Sequence[Region] | None,
+    recording: Path | None,
     options: DerOptions,
-    budget: Budget,
-) -> None:
-    view_bytes, sound_bytes, n_sounds = budget.view_bytes, budget.sound_bytes, 0
-    for row in worst_middle_best(list(rows)):
-        name = row["id"]
-        reference, regions = references[name], uem[name] if uem else None
-        found = {system: list(segments.get(name, ())) for system, segments in systems.items()}
-        seconds = audio.info(recordings[name]).seconds if name in recordings else 0.0
-        ends = [segment.end for segment in (*reference, *(one for own in found.values() for one in own))]
-        described = [
-            {"name": system, **describe_system(reference, own, regions, options)} for system, own in found.items()
-        ]
-        # Words have the names of the reference speakers to whom the system's speakers are mapped.
-        mapping, first = described[0]["mapping"], next(iter(found.values()))
-        words = [replace(one, speaker=mapping.get(one.speaker, one.speaker)) for one in first if one.text]
-        view = {
-            "duration": round(max([seconds, *ends], default=1.0) or 1.0, 3),
-            "offset": 0.0,
-            "reference": describe_lanes(reference),
-            **{key: described[0][key] for key in ("hypothesis", "mapping", "marks")},
-            **({"systems": described} if len(described) > 1 else {}),
-            "reference_words": describe_words([segment for segment in reference if segment.text]),
-            "recognized_words": describe_words(words),
-            "posteriors": None,
-        }
-        view_bytes -= len(encode_data(view))
-        if view_bytes < 0:
-            break
-        row["view"] = view
-        if name in recordings and n_sounds < budget.sessions_with_sound:
-            sound = describe_sound(Session(name, recordings[name]), budget.seconds_of_sound)
-            if len(sound["audio"]) <= sound_bytes:
-                sound_bytes, n_sounds = sound_bytes - len(sound["audio"]), n_sounds + 1
-                view |= sound
+) -> dict[str, Any]:
+    """Return the view of a session; `found` has the segments of each system."""
+    seconds = audio.info(recording).seconds if recording else 0.0
+    ends = [segment.end for segment in (*reference, *(one for own in found.values() for one in own))]
+    described = [{"name": system, **describe_system(reference, own, regions, options)} for system, own in found.items()]
+    # Words have the names of the reference speakers to whom the system's speakers are mapped.
+    mapping, first = described[0]["mapping"], next(iter(found.values()))
+    words = [replace(one, speaker=mapping.get(one.speaker, one.speaker)) for one in first if one.text]
+    return {
+        "duration": round(max([seconds, *ends], default=1.0) or 1.0, 3),
+        "offset": 0.0,
+        "reference": describe_lanes(reference),
+        **{key: described[0][key] for key in ("hypothesis", "mapping", "marks")},
+        **({"systems": described} if len(described) > 1 else {}),
+        "reference_words": describe_words([segment for segment in reference if segment.text]),
+        "recognized_words": describe_words(words),
+        "posteriors": None,
+    }

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +23,14 @@ from sortk.formats.sst import parse_any
 from sortk.records import Segment, Session
 from sortk.report.curves import read_cleaning, read_json, read_simulation, read_training
 from sortk.report.page import encode_data, format_page
-from sortk.report.session import describe_session, describe_sound
-from sortk.scoring.der_counts import DerOptions
+from sortk.report.session import Budget, add_views, describe_session
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.normalizers import find_normalizer
 
 log = logging.getLogger(__name__)
 
 RATES = ("der", "miss", "false_alarm", "confusion", "jer", "speaker_count_accuracy", "scored_seconds", "n_sessions")
 SETTLED = "tuned"  # the postprocessing whose hypotheses are shown, if it is there
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much of an experiment's sessions goes into a page."""
-
-    sessions_with_sound: int = 24
-    seconds_of_sound: float = 300.0  # of each; a longer session has sound at its beginning only
-    sound_bytes: int = 11_000_000  # of all sound together, as text
-    view_bytes: int = 10_000_000  # of all views together
 
 
 @dataclass(frozen=True)
@@ -255,23 +244,17 @@ class _Sessions:
         results = self._shown_results()
         sessions = {name: self._manifest(name) for name in results}
         texts = {name: self._read_recognized_texts(name) for name in sessions}
-        view_bytes, sound_bytes, n_sounds = self.budget.view_bytes, self.budget.sound_bytes, 0
-        for row in worst_middle_best(rows):
+
+        def make_view(row: dict[str, Any]) -> tuple[dict[str, Any], Session | None] | None:
             session = sessions[row["set"]].get(row["id"])
             if session is None:
-                continue
+                return None
             own = samples.get((row["set"], row["id"]), [])
             view = self._view(session, results[row["set"]], own)
             view["samples"] = [self._align(entry, texts[row["set"]]) for entry in own]
-            view_bytes -= len(encode_data(view))
-            if view_bytes < 0:
-                break
-            row["view"] = view
-            if n_sounds < self.budget.sessions_with_sound and session.audio_path.is_file():
-                sound = describe_sound(session, self.budget.seconds_of_sound)
-                if len(sound["audio"]) <= sound_bytes:
-                    sound_bytes, n_sounds = sound_bytes - len(sound["audio"]), n_sounds + 1
-                    view |= sound
+            return view, session if session.audio_path.is_file() else None
+
+        add_views(rows, make_view, self.budget)
 
     def _view(
         self, session: Session, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
@@ -328,14 +311,6 @@ def _words_by_speaker(text: str, normalizer_name: str) -> dict[str, list[str]]:
     for speaker, said in parse_any(text):
         turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
     return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
-
-
-def worst_middle_best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Reorder rows that begin with the worst: one of the worst, the middle and the best in turn."""
-    middle = len(rows) // 2
-    outwards = chain.from_iterable(zip_longest(rows[middle:], reversed(rows[:middle])))
-    in_turn = chain.from_iterable(zip(rows, (row for row in outwards if row), reversed(rows), strict=True))
-    return list({id(row): row for row in in_turn}.values())
 
 
 def _session_rows(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,8 +21,8 @@ from sortk.formats.files import atomic_text, own_path
 from sortk.recipe import find_recipe, load_recipe
 from sortk.run.experiment import Experiment
 from sortk.run.folders import find_commit
-from sortk.scoring.der_counts import DerOptions
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
 from sortk.scoring.wer import Style, WerOptions

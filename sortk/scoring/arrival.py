@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from sortk.records import Segment
+from sortk.records import Counts, Segment
 
 DISTANCES = {"up to 0.25 s": 0.25, "up to 0.5 s": 0.5, "up to 1 s": 1.0, "more than 1 s": float("inf")}
 """Name of each range of distances between two arrivals, and its upper end in seconds."""
 
 
 @dataclass(frozen=True)
-class Tally:
+class Tally(Counts):
     """How many there are, and how many of them are right."""
 
     n: int = 0
     right: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.n + other.n, self.right + other.right)
 
     def to_json(self) -> dict[str, float | None]:
         return {"n": self.n, "right": self.right, "accuracy": self.right / self.n if self.n else None}

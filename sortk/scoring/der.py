@@ -1,12 +1,12 @@
-"""Diarization error rates of a set of sessions: which sessions are scored, by which scorer, and what is told of it.
+"""Diarization error rates of a set of sessions: which sessions are scored, by which scorer, and what is reported.
 
-A session is scored if the reference has it. `sessions.py` tells what happens to those that only one side has; beyond,
+A session is scored if the reference has it. `sessions.py` says what happens to those that only one side has. Also:
 
     session that the UEM does not name  is not scored, as a UEM says what is; a note names it
     UEM that names no session of ours   an error
     segment of zero length              holds no speech; a note names its session
 
-A session in which nobody speaks is an empty file in a folder of references: all speech in it is a false alarm.
+A session without speech is an empty file in a folder of references: all speech in it is a false alarm.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from sortk.formats import rttm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.files import files_in, quote
 from sortk.records import Region, Segment, Session
-from sortk.scoring.bootstrap import N_DRAWS, bootstrap
-from sortk.scoring.der_counts import DerCounts, DerOptions, ErrorSeconds
-from sortk.scoring.intervals import prepare_reference, tabulate_segments
+from sortk.scoring.compare import N_DRAWS, SessionCounts, bootstrap
+from sortk.scoring.intervals import DerCounts, DerOptions, ErrorSeconds, prepare_reference, tabulate_segments
 from sortk.scoring.sessions import check_case, name_sessions, note_sessions
 from sortk.scoring.tables import TableFormat, format_table, percent
 
@@ -57,10 +56,21 @@ class DerReport:
             found[n_speakers] = found.get(n_speakers, DerCounts()) + session.counts
         return found
 
-    def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
-        """In which the pooled DER of 95 % of the sets lies that are drawn from these sessions; None for one session."""
+    @property
+    def counts(self) -> SessionCounts:
+        """Return the wrong and the scored seconds of each session."""
         errors = [session.counts.errors for session in self.sessions]
-        return bootstrap([error.wrong for error in errors], [error.scored for error in errors], seed)
+        return SessionCounts([error.wrong for error in errors], [error.scored for error in errors])
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each kind of error."""
+        errors = self.overall.errors
+        return {"miss": errors.miss, "false alarm": errors.false_alarm, "confusion": errors.confusion}
+
+    def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
+        """Return the 95 % interval of the pooled DER over sets drawn from these sessions; None for one session."""
+        return bootstrap(self.counts.wrong, self.counts.scored, seed)
 
 
 def score_der(
@@ -70,7 +80,7 @@ def score_der(
     options: DerOptions | None = None,
     marks: Mapping[str, rttm.Marks] | None = None,
 ) -> DerReport:
-    """The score of all sessions of the reference that the UEM names; all of them without a UEM.
+    """Return the score of all sessions of the reference that the UEM names; all of them without a UEM.
 
     `marks`, the reference's NOSCORE and NON-LEX lines, count for the scorer `nist` only, as they do for md-eval.
     """
@@ -101,7 +111,8 @@ def score_der(
     if not sum(count.errors.scored for count in counts):
         notes.append("nothing is scored: no reference speech is inside the UEM and outside collars and skipped overlap")
     sessions = (SessionDer(name, count, name in hypotheses) for name, count in zip(chosen, counts, strict=True))
-    source = _describe_uem(options) if uem is None else "given"
+    extent = "the reference" if options.scorer == "nist" else "reference and hypothesis"
+    source = "given" if uem is not None else f"none: extent of {extent}"
     return DerReport(options, source, tuple(sessions), tuple(notes))
 
 
@@ -160,16 +171,12 @@ def _extend_zones(marks: rttm.Marks, segments: Sequence[Segment]) -> list[Region
     return zones
 
 
-def _describe_uem(options: DerOptions) -> str:
-    return "none: extent of the reference" if options.scorer == "nist" else "none: extent of reference and hypothesis"
-
-
 def _note_sessions(
     references: Mapping[str, Sequence[Segment]],
     hypotheses: Mapping[str, Sequence[Segment]],
     uem: Mapping[str, Sequence[Region]] | None,
 ) -> list[str]:
-    """What does not fit, in sentences; ValueError for what makes any score meaningless."""
+    """Return notes on sessions that do not fit; ValueError for what makes any score meaningless."""
     unscored: set[str] = set()
     if uem is not None and references:
         check_case(references, uem, "UEM")
@@ -209,7 +216,7 @@ def score_files(
 
 
 def read_segments(path: str | Path) -> dict[str, list[Segment]]:
-    """The segments of each session of an RTTM file, or of a folder of them.
+    """Return the segments of each session of an RTTM file, or of a folder of them.
 
     In a folder, a session is in one file, and a file without segments is a session without speech of that name.
     """
@@ -228,7 +235,7 @@ def read_segments(path: str | Path) -> dict[str, list[Segment]]:
 
 
 def read_regions(path: str | Path) -> dict[str, list[Region]]:
-    """The regions of each session of a UEM file, or of a folder of them."""
+    """Return the regions of each session of a UEM file, or of a folder of them."""
     sessions: dict[str, list[Region]] = {}
     for file in files_in(Path(path), ".uem"):
         for region in uem.read(file):
@@ -239,7 +246,7 @@ def read_regions(path: str | Path) -> dict[str, list[Region]]:
 def read_references(
     sessions: Sequence[Session],
 ) -> tuple[dict[str, list[Segment]], dict[str, list[Region]] | None]:
-    """Who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
+    """Return who speaks when, and what is scored (None: everything), of each session, in seconds from its start."""
     unknown = [session.session_id for session in sessions if not is_annotated(session)]
     if unknown:
         raise ValueError(f"the manifest names no RTTM, SegLST or CTM of {name_sessions(unknown)}")
@@ -252,7 +259,7 @@ def read_references(
 
 
 def _find_regions(session: Session) -> list[Region]:
-    """What is scored of a session, from its start on: all of it if it has no UEM."""
+    """Return what is scored of a session, from its start on: all of it if it has no UEM."""
     length = session.duration if session.duration is not None else 1e6
     regions = session_regions(session) or [Region(session.session_id, session.offset, session.offset + length)]
     cut = ((max(0.0, part.start - session.offset), min(length, part.end - session.offset)) for part in regions)
@@ -271,7 +278,7 @@ HEADER = ("session", "scored s", "miss %", "fa %", "conf %", "DER %", "JER %", "
 
 
 def format_report(report: DerReport, style: TableFormat = "text", by_speakers: bool = False) -> str:
-    """The table with the settings above it; CSV is the table alone."""
+    """Return the table with the settings above it; CSV is the table alone."""
     overall = report.overall
     rows = [_cells(session.session_id, session.counts) for session in report.sessions]
     rows.append(_cells("OVERALL", overall))
@@ -279,7 +286,14 @@ def format_report(report: DerReport, style: TableFormat = "text", by_speakers: b
     if by_speakers:
         rows += [_cells(f"OVERALL {n}-speaker", counts) for n, counts in report.by_speakers().items()]
     table = format_table(HEADER, rows, style)
-    return table if style == "csv" else "\n\n".join(filter(None, [describe_settings(report), table, _interval(report)]))
+    if style == "csv":
+        return table
+    parts = [describe_settings(report), table]
+    if interval := report.bootstrap():
+        low, high = map(percent, interval)
+        draws = f"{N_DRAWS} draws of {len(report.sessions)} sessions"
+        parts.append(f"DER of OVERALL, 95 % interval: {low} to {high} ({draws})")
+    return "\n\n".join(parts)
 
 
 def describe_settings(report: DerReport) -> str:
@@ -300,16 +314,8 @@ def _rates(errors: ErrorSeconds) -> list[str]:
     return [f"{errors.scored:.2f}", *(percent(errors.rate(part)) if errors.scored > 0 else "-" for part in parts)]
 
 
-def _interval(report: DerReport) -> str:
-    interval = report.bootstrap()
-    if interval is None:
-        return ""
-    low, high = map(percent, interval)
-    return f"DER of OVERALL, 95 % interval: {low} to {high} ({N_DRAWS} draws of {len(report.sessions)} sessions)"
-
-
 def as_json(report: DerReport) -> dict[str, Any]:
-    """For `--json`: rates are fractions, null where nothing is scored."""
+    """Return the report for `--json`: rates are fractions, null where nothing is scored."""
     interval = report.bootstrap()
     return {
         "settings": asdict(report.options) | {"uem": report.uem},

@@ -19,10 +19,9 @@ from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Segment, Session
 from sortk.scoring.arrival import measure_arrival
 from sortk.scoring.der import read_references, read_segments, score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.results import DerResult, WerResult
-from sortk.scoring.wer import Metric, WerOptions, score_words
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Metric, Transcripts, WerOptions, score_words
 
 if TYPE_CHECKING:
     from sortk.inference.pools import PooledDiarizer, PooledTranscriber
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_sessions(sets: Mapping[str, Sequence[Session]], names: Iterable[str]) -> dict[str, Sequence[Session]]:
-    """The sets of these names, each of which must have sessions."""
+    """Return the sets of these names, each of which must have sessions."""
     chosen = {name: sets.get(name, ()) for name in names}
     for name, sessions in chosen.items():
         if not sessions:
@@ -49,8 +48,11 @@ def evaluate_diarizer(
     options: DerOptions,
     folder: Path,
 ) -> list[DerResult]:
-    """DER with each postprocessing; its hypotheses go to folder/<postprocessing>/<session>.rttm, posteriors to
-    folder/probs/<session>.npy. What an earlier run has left there is not heard again."""
+    """Return the DER with each postprocessing.
+
+    Hypotheses go to folder/<postprocessing>/<session>.rttm, posteriors to folder/probs/<session>.npy. Sessions that an
+    earlier run has written are not processed again.
+    """
 
     def hypothesis(name: str, session: Session) -> Path:
         return folder / name / f"{session.session_id}.rttm"
@@ -89,8 +91,11 @@ def evaluate_asr(
     names_speakers: bool,
     folder: Path,
 ) -> list[WerResult]:
-    """WER and cpWER of samples that have an SST as their text, or LibriSpeechMix's WER alone; what was heard goes to
-    folder/<sample>.json (SegLST) and folder/sst.jsonl. What an earlier run has left there is not heard again."""
+    """Return WER and cpWER of samples that have an SST as their text, or LibriSpeechMix's WER alone.
+
+    Transcripts go to folder/<sample>.json (SegLST) and folder/sst.jsonl. Samples that an earlier run has written are
+    not processed again.
+    """
     references = {sample.session_id: sample.text or "" for sample in samples}
     hypotheses = _transcribe_missing(transcriber, samples, folder)
     # What the system is meant to write decides how it is counted, not whether it did so in this set.
@@ -139,7 +144,8 @@ def evaluate_words(
 
 
 def _cut_words(found: Transcripts, sample: Session) -> list[Segment]:
-    """The words of a sample out of those of its recording, which is named by the file of its words or of its audio."""
+    """Return the words of a sample out of those of its recording, which is named by the file of its words or of its
+    audio."""
     names = [path.stem for path in (sample.seglst_path, sample.audio_path) if path is not None]
     words = next((found.sessions[name] for name in names if name in found.sessions), ())
     end = sample.offset + (sample.duration or math.inf)
@@ -152,23 +158,15 @@ def _cut_words(found: Transcripts, sample: Session) -> list[Segment]:
 
 
 def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Session], folder: Path) -> dict[str, str]:
-    """The SST of each sample, also in folder/sst.jsonl, which is written again after every pool."""
+    """Return the SST of each sample, also in folder/sst.jsonl, which is written again after every pool."""
     path = folder / "sst.jsonl"
-    texts = _read_texts(path) if path.exists() else {}
+    lines = entries(read_lines(path), path) if path.exists() else ()
+    texts = {entry.need(entry.text, "session_id"): entry.text("text") or "" for _, entry in lines}
     missing = unfinished_pools(samples, lambda sample: sample.session_id in texts)
     for n_done, (sample, text, words) in enumerate(transcriber.transcribe_samples(missing), start=1):
         seglst.write(folder / f"{check_file_name(sample.session_id)}.json", words)
         texts[sample.session_id] = text
         if n_done % POOL == 0 or n_done == len(missing):
-            _write_texts(path, texts)
+            with atomic_text(path) as file:
+                file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in texts.items())
     return texts
-
-
-def _read_texts(path: Path) -> dict[str, str]:
-    lines = entries(read_lines(path), path)
-    return {entry.need(entry.text, "session_id"): entry.text("text") or "" for _, entry in lines}
-
-
-def _write_texts(path: Path, texts: Mapping[str, str]) -> None:
-    with atomic_text(path) as file:
-        file.writelines(f"{encode({'session_id': name, 'text': text})}\n" for name, text in texts.items())

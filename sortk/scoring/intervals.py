@@ -1,32 +1,128 @@
-"""The fast scorer: exact DER of many sessions in one sweep over all boundaries, with numpy.
+"""What a diarization error rate is, and the exact DER of many sessions in one sweep over all boundaries, with numpy.
 
-Time is whole microseconds, which is what RTTM files resolve, so that boundaries that should be equal are. All sessions
-lie on one axis, SESSION_US apart. Who speaks is a step function of it: the sorted times at which it changes, and after
-each of them a row of 0 and 1, one per speaker. The changes of reference and hypothesis together cut the axis into
-intervals in which nothing changes; of each, only length and numbers of speakers count:
+    DER = (miss + false alarm + confusion) / scored
+
+in seconds of speaker time. While R reference and H hypothesis speakers talk, C of them rightly after the best
+one-to-one mapping of speakers, each second counts
 
     scored = R,  miss = R - min(R, H),  false alarm = H - min(R, H),  confusion = min(R, H) - C
 
-Where the hypothesis has no speech (H = 0), all is missed, so only the other intervals are looked at. Summed over a
-session, C is the time that mapped speakers have in common: the common time of all pairs of speakers is a product of two
-matrices, and the mapping is the assignment with the largest sum of it. Nothing of the reference depends on the
-hypothesis (without a UEM all time is scored, but where nobody speaks nothing is counted), so it is prepared once for
-all trials of a search.
+The score of a set is that of the sums, not a mean of sessions.
+
+Time is in whole microseconds, the resolution of RTTM files, so that boundaries that should be equal are. All sessions
+are on one axis, SESSION_US apart. Who speaks is a step function of it: the sorted times at which it changes, and after
+each of them a row of 0 and 1, one per speaker. The changes of reference and hypothesis together cut the axis into
+intervals in which nothing changes; only their length and the numbers of speakers count. Where the hypothesis has no
+speech (H = 0), all is missed, so only the other intervals are looked at. Summed over a session, C is the time that
+mapped speakers have in common: the common time of all pairs of speakers is a product of two matrices, and the mapping
+is the assignment with the largest sum of it. Nothing of the reference depends on the hypothesis (without a UEM all
+time is scored, but silence counts nothing), so it is prepared once for all trials of a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from math import inf
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sortk.inference.postprocess import Floats, Ints, SegmentArrays
-from sortk.records import Region, Segment
-from sortk.scoring.der_counts import REGIONS, DerCounts, DerOptions, ErrorSeconds
+from sortk.options import Options, option
+from sortk.records import Counts, Region, Segment
+
+Scorer = Literal["pyannote", "fast", "nist"]
+
+REGIONS = ("silence", "single", "overlap")
+"""Where no, one, or more than one reference speaker talks."""
+
+
+@dataclass(frozen=True)
+class DerOptions(Options):
+    """Settings of scoring; the paper has collar 0.25 for CALLHOME and CH109, 0 for DIHARD3, and scores overlap."""
+
+    # Seconds on EACH side of a reference boundary that are not scored.
+    collar: float = option(0.25, at_least=0, at_most=3600)
+    skip_overlap: bool = False  # leave out time in which several reference speakers talk
+    scorer: Scorer = "fast"
+    # fast: the meaning and the numbers of pyannote.metrics, which the paper reports, but many times faster.
+    # pyannote: by pyannote.metrics itself, for those who want to see that it says the same.
+    # nist: the meaning of md-eval, which maps speakers before collars and overlap are taken out, and which, without
+    # a UEM, leaves out what is before the first and after the last reference segment.
+
+
+@dataclass(frozen=True)
+class ErrorSeconds(Counts):
+    """Speaker time: what was scored, and what was wrong of it."""
+
+    scored: float = 0.0
+    miss: float = 0.0
+    false_alarm: float = 0.0
+    confusion: float = 0.0
+
+    @property
+    def wrong(self) -> float:
+        return self.miss + self.false_alarm + self.confusion
+
+    @property
+    def der(self) -> float:
+        return self.rate(self.wrong)
+
+    def rate(self, seconds: float) -> float:
+        """Return seconds as a fraction of what was scored: infinite if nothing was, but something is wrong."""
+        if self.scored > 0:
+            return seconds / self.scored
+        return inf if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class DerCounts:
+    """Counts of a session or, as their sum, of a set."""
+
+    errors: ErrorSeconds = field(default_factory=ErrorSeconds)
+    regions: Mapping[str, ErrorSeconds] = field(default_factory=dict)  # the same by REGIONS
+    jaccard_error: float = 0.0  # summed over reference speakers: 1 - intersection / union with the mapped speaker
+    n_jaccard: int = 0  # reference speakers with scored speech
+    n_ref_speakers: int = 0  # with speech in the UEM, be it scored or not
+    n_hyp_speakers: int = 0
+    n_sessions: int = 0
+    n_right_counts: int = 0  # sessions with as many speakers as the reference has
+
+    def __add__(self, other: DerCounts) -> DerCounts:
+        names = self.regions.keys() | other.regions.keys()
+        none = ErrorSeconds()
+        return DerCounts(
+            self.errors + other.errors,
+            {name: self.regions.get(name, none) + other.regions.get(name, none) for name in REGIONS if name in names},
+            self.jaccard_error + other.jaccard_error,
+            self.n_jaccard + other.n_jaccard,
+            self.n_ref_speakers + other.n_ref_speakers,
+            self.n_hyp_speakers + other.n_hyp_speakers,
+            self.n_sessions + other.n_sessions,
+            self.n_right_counts + other.n_right_counts,
+        )
+
+    @property
+    def der(self) -> float:
+        return self.errors.der
+
+    @property
+    def jer(self) -> float:
+        """Jaccard error rate of DIHARD: every reference speaker counts alike."""
+        return self.jaccard_error / self.n_jaccard if self.n_jaccard else 0.0
+
+    @property
+    def count_accuracy(self) -> float:
+        """Share of sessions with the right number of speakers."""
+        return self.n_right_counts / self.n_sessions if self.n_sessions else 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The fast scorer
+
 
 SESSION_US = 1 << 42  # 50 days: room for a session ...
 MAX_SESSIONS = 1 << 21  # ... so many times in 64 bits
@@ -53,7 +149,7 @@ class StepFunction:
 
     @classmethod
     def of_spans(cls, column: Ints, begin: Ints, finish: Ints, n_columns: int) -> StepFunction:
-        """How many spans of each column hold a time."""
+        """Return how many spans of each column hold a time."""
         times = np.concatenate([begin, finish])
         order = np.argsort(times, kind="stable")
         steps = np.zeros((len(times) + 1, n_columns))
@@ -61,7 +157,7 @@ class StepFunction:
         return cls(times[order], np.cumsum(steps, axis=0))
 
     def simplify(self) -> StepFunction:
-        """Without the changes that change nothing, or that are not the last of their moment."""
+        """Remove the changes that change nothing, or that are not the last of their moment."""
         is_last = np.append(self.changes[1:] != self.changes[:-1], True)[: len(self.changes)]
         changes, values = self.changes[is_last], self.values[1:][is_last]
         differs = np.any(np.diff(values, axis=0, prepend=self.values[:1]), axis=1)
@@ -83,7 +179,7 @@ class Reference:
     n_speakers: Ints  # of each session, with speech in the UEM
 
     def score(self, hypothesis: SegmentArrays) -> list[DerCounts]:
-        """A result per session; `hypothesis.session` counts them as in the reference."""
+        """Return a result per session; `hypothesis.session` counts them as in the reference."""
         walk = self._walk(hypothesis, self.is_evaluated)
         scored_us = walk.us * self.is_scored[walk.ref_row]
         region = np.minimum(walk.n_ref, 2).astype(np.int64)
@@ -100,7 +196,7 @@ class Reference:
         ]
 
     def score_pooled(self, hypothesis: SegmentArrays) -> ErrorSeconds:
-        """The errors of all sessions together, and nothing else: what a search asks for thousands of times."""
+        """Return the errors of all sessions together, and nothing else: what a search asks for thousands of times."""
         if self.options.scorer == "nist":
             return sum((counts.errors for counts in self.score(hypothesis)), ErrorSeconds())
         walk = self._walk(hypothesis, self.is_scored)
@@ -123,7 +219,7 @@ class Reference:
         return changes, np.diff(changes, append=changes[-1:]), ref_row, hyp_row
 
     def _walk(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Walk:
-        """The intervals in which a hypothesis has speech, of those that count."""
+        """Return the intervals in which a hypothesis has speech, of those that count."""
         speech = _find_speech(hypothesis)
         changes, us, ref_row, hyp_row = self.walk(speech)
         n_hyp = speech.values.sum(axis=1)
@@ -142,7 +238,7 @@ class Reference:
         )
 
     def _count(self, session: int, totals: Floats, weights: Floats, refs: Floats, hyps: Floats) -> DerCounts:
-        """Of one session: weights (evaluated, and scored by region; intervals), refs and hyps (intervals, speakers)."""
+        """Count one session: weights (evaluated, scored by region; intervals), refs and hyps (intervals, speakers)."""
         common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
         scored_common_us = common_us[1:].sum(axis=0)
         mapped_us = common_us[0] if self.options.scorer == "nist" else scored_common_us
@@ -183,7 +279,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionErrors:
+class ErrorMarks:
     """Where the hypothesis of one session is wrong."""
 
     mapping: Mapping[str, str]
@@ -193,7 +289,7 @@ class SessionErrors:
 
 def find_errors(
     reference: Sequence[Segment], hypothesis: Sequence[Segment], uem: Sequence[Region] | None, options: DerOptions
-) -> SessionErrors:
+) -> ErrorMarks:
     """Return the places of the errors that `Reference.score` adds up, for pictures."""
     prepared = prepare_reference([reference], None if uem is None else [uem], options)
     speech = _find_speech(tabulate_segments([hypothesis]))
@@ -221,7 +317,7 @@ def find_errors(
     ref_names, hyp_names = (sorted({segment.speaker for segment in side}) for side in (reference, hypothesis))
     pairs = zip(ref.tolist(), hyp.tolist(), strict=True)
     # Speakers without time in common are mapped only for want of others.
-    return SessionErrors({hyp_names[h]: ref_names[r] for r, h in pairs if common_us[r, h] > 0}, tuple(marks))
+    return ErrorMarks({hyp_names[h]: ref_names[r] for r, h in pairs if common_us[r, h] > 0}, tuple(marks))
 
 
 class _Walk(NamedTuple):
@@ -242,7 +338,7 @@ class _Walk(NamedTuple):
 
 
 def _map_speakers(common_us: Floats) -> tuple[tuple[Ints, Ints], float]:
-    """The one-to-one mapping of reference and hypothesis speakers with the most time in common, and that time."""
+    """Return the one-to-one mapping of speakers with the most time in common, and that time."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
 
     ref, hyp = linear_sum_assignment(common_us, maximize=True)
@@ -266,7 +362,7 @@ def prepare_reference(
     not_evaluated: Sequence[Sequence[Region]] | None = None,
     not_scored: Sequence[Sequence[Region]] | None = None,
 ) -> Reference:
-    """All that scoring needs to know of the reference; `uem` has the regions of each session.
+    """Return all that scoring needs to know of the reference; `uem` has the regions of each session.
 
     Time in `not_evaluated` counts for nothing. Time in `not_scored` is like that in collars: with `nist` it counts for
     the mapping of speakers.
@@ -316,7 +412,8 @@ def prepare_reference(
 def _find_evaluated(
     begin: Ints, finish: Ints, n_sessions: int, uem: Sequence[Sequence[Region]] | None, scorer: str
 ) -> tuple[Ints, Ints]:
-    """The spans in which anything counts: the UEM or, without one, all time; for md-eval, the reference's extent."""
+    """Return the spans in which anything counts: the UEM or, without one, all time; for md-eval, the reference's
+    extent."""
     first = np.arange(n_sessions) * SESSION_US
     if uem is not None:
         return _place_regions(uem)
@@ -339,7 +436,7 @@ def _place_regions(sessions: Sequence[Sequence[Region]]) -> tuple[Ints, Ints]:
 
 
 def _find_collars(edges: Ints, collar_us: int) -> tuple[Ints, Ints]:
-    """The spans around reference boundaries that are not scored; none reaches into the session before."""
+    """Return the spans around reference boundaries that are not scored; none reaches into the session before."""
     if collar_us == 0:
         return edges[:0], edges[:0]
     first = edges // SESSION_US * SESSION_US
@@ -362,7 +459,7 @@ def _find_speech(segments: SegmentArrays) -> StepFunction:
 def _merge_touching(segments: SegmentArrays) -> tuple[Ints, Ints, Ints]:
     """Speaker, begin and finish; of one speaker, segments that overlap or touch are one, and empty ones none.
 
-    Else a speaker's own overlap would count twice, and collars would lie inside speech.
+    Else a speaker's own overlap would count twice, and there would be collars inside speech.
     """
     kept = segments.end > segments.start
     session, speaker, start, end = (

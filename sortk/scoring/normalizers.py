@@ -66,7 +66,7 @@ class Normalizer:
 
 @cache
 def find_normalizer(name: str) -> Normalizer:
-    """The normaliser of that name; ValueError if there is none, or if its package is not installed."""
+    """Return the normaliser of that name; ValueError if there is none, or if its package is not installed."""
     if name == "none":
         return Normalizer(str, str)
     if name == "lower":
@@ -80,7 +80,7 @@ def find_normalizer(name: str) -> Normalizer:
 
 
 def remove_brackets(text: str) -> str:
-    """Without what stands in <>, [] or (); a bracket without its other half is dropped, the words around it are not."""
+    """Remove what is in <>, [] or (); a bracket without its other half is dropped, the words around it are not."""
     # Behind the last closing bracket nothing matches, but each opening one would be followed to the end of the text.
     n_closed = max(text.rfind(">"), text.rfind("]")) + 1
     text = IN_BRACKETS.sub("", text[:n_closed]) + text[n_closed:]
@@ -140,7 +140,7 @@ class _Chime8:
         return " ".join(CHIME8_FILLERS.sub("", text).split())
 
     def spell_number(self, word: str) -> str:
-        """A whole number up to a thousand, or an ordinal or plural that whisper has a name for, in words."""
+        """Spell out a whole number up to a thousand, or an ordinal or plural that whisper has a name for."""
         if not word.isdecimal() or len(word) > 9:  # Python reads no integers of thousands of digits
             return self.suffixed.get(word, word)
         value = int(word)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sortk.scoring.bootstrap import Counts, bootstrap, compare
+from sortk.scoring.compare import SessionCounts, bootstrap, compare
 from sortk.scoring.results import ARRIVAL_COLUMNS, ARRIVAL_NOTE, METRICS, NOT_MEASURED, arrival_cells
 from sortk.scoring.tables import format_table, percent
 
@@ -115,7 +115,7 @@ class PaperTables:
 
 
 def read_scores(path: Path) -> dict[str, Any]:
-    """What stage 8 has written."""
+    """Read the scores.json of stage 8."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -165,7 +165,7 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
     return [format_table(header, lines, "md"), "\n".join(notes)]
 
 
-def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, Counts]:
+def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, SessionCounts]:
     """Return the errors of all runs by session, for the column of each test set's overall DER."""
     columns = {}
     for test_set, runs in by_set.items():
@@ -175,13 +175,13 @@ def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, Counts]:
     return columns
 
 
-def _sum_runs(runs: Sequence[Entry]) -> Counts:
+def _sum_runs(runs: Sequence[Entry]) -> SessionCounts:
     sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
     wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
-    return Counts(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
+    return SessionCounts(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
 
 
-def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, Counts]]) -> bool:
+def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, SessionCounts]]) -> bool:
     """Mark the rates that differ from the best of their column; returns whether there are any."""
     has_marks = False
     for column in dict.fromkeys(name for own in counts.values() for name in own):
@@ -199,7 +199,8 @@ def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mappin
 
 
 def _der_cells(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
-    """The DER of each test set by number of speakers, of all of it if there are several numbers, and how sure it is.
+    """Return the DER of each test set by number of speakers, of all of it if there are several numbers, and how sure it
+    is.
 
     Of several runs, the mean, and that of each.
     """
@@ -222,7 +223,7 @@ def _mean(rates: Sequence[float | None]) -> str:
 
 
 def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
-    """Of the mean over the runs, when sessions are drawn anew: the same ones for all runs."""
+    """Return the interval of the mean over the runs; the same sessions are drawn for all runs."""
     if len(runs) == 1:
         interval: Sequence[float] | None = runs[0]["overall"].get("der_interval_95")
         return interval
@@ -292,10 +293,10 @@ def _wer_cells(by_column: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
     return cells
 
 
-def _sum_words(runs: Sequence[Entry]) -> Counts:
+def _sum_words(runs: Sequence[Entry]) -> SessionCounts:
     """Return wrong words and reference words of all runs, by session."""
     sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
-    return Counts(
+    return SessionCounts(
         [sum(run["errors"] for run in own) for own in sessions], [sum(run["words"] for run in own) for own in sessions]
     )
 
@@ -313,7 +314,7 @@ def _paper_cells(numbers: Numbers, columns: Sequence[str]) -> list[str]:
 
 
 def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
-    """How each test set was scored, a line each; all rows of a recipe are scored alike."""
+    """Return how each test set was scored, a line each; all rows of a recipe are scored alike."""
     lines: dict[str, None] = {}
     for entry in (entry for row in rows for entry in row.scores[kind]):
         told = entry["settings"] | ({"decoding": entry["decoding"]} if "decoding" in entry else {})

@@ -18,7 +18,7 @@ from sortk.formats.objects import encode
 from sortk.scoring import der, wer
 from sortk.scoring.arrival import DISTANCES, ArrivalReport
 from sortk.scoring.der import DerReport
-from sortk.scoring.der_counts import DerCounts
+from sortk.scoring.intervals import DerCounts
 from sortk.scoring.tables import format_table, percent
 from sortk.scoring.wer import WerReport
 
@@ -79,7 +79,7 @@ class Coverage:
 
     @classmethod
     def of(cls, test_set: str, cleaned: Mapping[str, Any], serialized: Mapping[str, Any]) -> Coverage:
-        """From what stages 2 and 4 have noted of the set in their summary.json."""
+        """Read what stages 2 and 4 have noted of the set in their summary.json."""
         repairs, samples = cleaned["repairs"], cleaned["scored"]
         left_out: dict[str, dict[str, float]] = {
             rule: {"hours": rejected["hours"], "segments": rejected["pieces"]}
@@ -184,7 +184,7 @@ def _der_as_json(result: DerResult) -> dict[str, Any]:
 
 
 def format_results(results: Results) -> str:
-    """The text of RESULTS.md."""
+    """Return the text of RESULTS.md."""
     parts = [f"# Results of {results.recipe}", f"Commit {results.commit}, {results.date}."]
     if results.der:
         parts += ["## Diarization error rate (%)", *_format_der([*results.initial, *results.der])]
@@ -199,7 +199,10 @@ def format_results(results: Results) -> str:
     if results.wer:
         parts += ["## Word error rates (%)", *_format_wer(results.wer)]
         parts += ["\n".join(f"- {describe_coverage(c.test_set, c.to_json())}" for c in results.coverage)]
-    parts += _format_notes(results)
+    measured: list[DerResult | WerResult] = [*results.der, *results.wer]
+    notes = [f"- {result.test_set}, {result.system}: {note}" for result in measured for note in result.report.notes]
+    if notes:
+        parts += ["## Notes", "\n".join(dict.fromkeys(notes))]
     if results.settings:
         parts += ["## Settings", "\n".join(["```", *_flatten(results.settings), "```"])]
     return "\n\n".join(parts) + "\n"
@@ -239,7 +242,7 @@ def arrival_cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _columns(result: DerResult) -> dict[str, DerCounts]:
-    """The test set by number of speakers, and all of it; only the latter if there is just one number."""
+    """Return the test set by number of speakers, and all of it; only the latter if there is just one number."""
     by_speakers = {n: counts for n, counts in result.report.by_speakers().items() if counts.errors.scored > 0}
     overall = result.report.overall
     if len(by_speakers) == 1:
@@ -275,7 +278,12 @@ def _format_wer(results: Sequence[WerResult]) -> list[str]:
         f"- {result.test_set}: {wer.describe_settings(result.report)}; decoding {result.decoding}": None
         for result in results
     }
-    parts = [[result.system, result.test_set, result.score, *_wer_parts(result.report)] for result in results]
+    parts = []
+    for result in results:
+        errors = result.report.overall
+        counts = errors.words, errors.substitutions, errors.insertions, errors.deletions
+        names = [result.system, result.test_set, result.score, str(len(result.report.sessions))]
+        parts.append([*names, *map(str, counts), percent(errors.rate)])
     header = ["system", "test set", "score", "sessions", "words", "substituted", "inserted", "deleted", "rate"]
     return [
         format_table(*_pivot(("system",), cells), "md"),
@@ -284,22 +292,10 @@ def _format_wer(results: Sequence[WerResult]) -> list[str]:
     ]
 
 
-def _wer_parts(report: WerReport) -> list[str]:
-    errors = report.overall
-    counts = len(report.sessions), errors.words, errors.substitutions, errors.insertions, errors.deletions
-    return [*map(str, counts), percent(errors.rate)]
-
-
 def _pivot(names: Sequence[str], cells: Cells) -> tuple[list[str], list[list[str]]]:
     """Header and rows; what was not measured is `-`."""
     rows, columns = (list(dict.fromkeys(keys)) for keys in zip(*cells, strict=True))
     return [*names, *columns], [[*row, *(cells.get((row, column), NOT_MEASURED) for column in columns)] for row in rows]
-
-
-def _format_notes(results: Results) -> list[str]:
-    measured: list[DerResult | WerResult] = [*results.der, *results.wer]
-    notes = [f"- {result.test_set}, {result.system}: {note}" for result in measured for note in result.report.notes]
-    return ["## Notes", "\n".join(dict.fromkeys(notes))] if notes else []
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

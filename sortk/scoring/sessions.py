@@ -1,4 +1,4 @@
-"""Which sessions of two sides belong together; what does not fit is told, never dropped without a word.
+"""Which sessions of two sides belong together; what does not fit is reported, never dropped silently.
 
 session without hypothesis      counts as all wrong; a note names it
 hypothesis of another session   is not scored; a note names it
@@ -14,7 +14,7 @@ from sortk.formats.files import quote
 
 
 def note_sessions(references: Iterable[str], hypotheses: Iterable[str], counted_as: str) -> list[str]:
-    """What does not fit, in sentences; ValueError for what makes any score meaningless."""
+    """Return sentences about what does not fit; ValueError for what makes any score meaningless."""
     expected, given = set(references), set(hypotheses)
     if not expected:
         raise ValueError("the reference has no sessions, so there is nothing to score")

@@ -20,47 +20,28 @@ def percent(rate: float) -> str:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], style: TableFormat = "text") -> str:
-    """The table, without a line break at its end; every row must be as long as the header."""
+    """Return the table, without a line break at its end; every row must be as long as the header."""
     if any(len(row) != len(header) for row in rows):
         raise ValueError("a row of the table has not as many cells as its header")
-    if style == "text":
-        return _format_text(header, rows)
-    if style == "md":
-        return _format_markdown(header, rows)
     if style == "csv":
-        return _format_csv(header, rows)
-    raise ValueError(f"unknown format {style!r} of a table; formats: {', '.join(get_args(TableFormat))}")
-
-
-def _format_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    numeric = _find_numeric(header, rows)
-    lines = []
-    for row in (header, *rows):
-        cells = zip(row, widths, numeric, strict=True)
-        lines.append("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells))
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _format_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---:" if right else "---" for right in _find_numeric(header, rows)]
-    lines = [[_escape(cell) for cell in row] for row in (header, *rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
-
-
-def _escape(cell: str) -> str:
-    # The id of a session may hold what ends a cell, or opens an HTML tag.
-    return " ".join(cell.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def _format_csv(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue().removesuffix("\n")
-
-
-def _find_numeric(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Columns, the first one aside, in which all cells are numbers."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        return text.getvalue().removesuffix("\n")
+    # Columns, the first one aside, in which all cells are numbers.
     columns = [[row[index] for row in rows] for index in range(len(header))]
-    return [index > 0 and all(map(NUMBER.fullmatch, cells)) for index, cells in enumerate(columns)]
+    is_numeric = [index > 0 and all(map(NUMBER.fullmatch, cells)) for index, cells in enumerate(columns)]
+    if style == "md":
+        rule = ["---:" if right else "---" for right in is_numeric]
+        # The id of a session may hold what ends a cell, or opens an HTML tag.
+        lines = [
+            [" ".join(cell.replace("|", "\\|").replace("<", "&lt;").split()) for cell in row] for row in (header, *rows)
+        ]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
+    if style == "text":
+        widths = [max(map(len, [name, *cells])) for name, cells in zip(header, columns, strict=True)]
+        aligned = [
+            [cell.rjust(n) if right else cell.ljust(n) for cell, n, right in zip(row, widths, is_numeric, strict=True)]
+            for row in (header, *rows)
+        ]
+        return "\n".join("  ".join(cells).rstrip() for cells in aligned)
+    raise ValueError(f"unknown format {style!r} of a table; formats: {', '.join(get_args(TableFormat))}")

@@ -1,8 +1,8 @@
 """Stage 7: the postprocessing with the lowest DER on a development set, found by Optuna's TPE.
 
-Posteriors are laid out once, references cut into intervals once; a trial is then a few milliseconds of numpy. The study
-lives in a journal file, or a database by its URL: several processes may work on one study, and a killed one goes on
-with all finished trials. A study's name holds a key over posteriors, references and objective, so trials of different
+Posteriors and references are prepared once; a trial then takes a few milliseconds of numpy. The study is kept in a
+journal file, or a database by its URL: several processes may work on one study, and a killed one continues with all
+finished trials. A study's name holds a key over posteriors, references and objective, so trials of different
 tasks never mix. What a trial tries follows from the seed, its place and the trials before it, not from the process.
 
 The shipped presets are the first trials, and inside the space, so the result is never worse than any of them.
@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sortk.formats import posteriors
-from sortk.formats.files import atomic_text
+from sortk.formats.files import FormatError, absolute_path, atomic_text
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
@@ -31,14 +32,16 @@ from sortk.options import option
 from sortk.progress import ProgressBar
 from sortk.records import FRAME_SECONDS, Region, RunJobs, Segment, Session
 from sortk.scoring.der import read_references
-from sortk.scoring.der_counts import DerOptions
-from sortk.scoring.intervals import Reference, prepare_reference
+from sortk.scoring.intervals import DerOptions, Reference, prepare_reference
 from sortk.scoring.sessions import name_sessions
-from sortk.scoring.study import load_study, measure_importance, working_on
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.storages.journal import JournalFileOpenLock
     from optuna.trial import FrozenTrial
+
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class TuneSet:
                 raise ValueError(f"posteriors and {what} must be of the same sessions; {name_sessions(missing)} differ")
 
     def key(self) -> str:
-        """Of all that is in it."""
+        """Return a key over everything in it."""
         digest = hashlib.sha256()
         for name in sorted(self.posteriors):
             probs = np.ascontiguousarray(self.posteriors[name], np.float32)
@@ -146,7 +149,7 @@ class Objective:
         _check_scorable(references, terms, [reference for _, reference in self._terms])
 
     def __call__(self, postprocess: Postprocess) -> float:
-        """The weighted mean of pooled DERs."""
+        """Return the weighted mean of pooled DERs."""
         found = find_all_segments(self._rows, postprocess)
         total = sum(weight * reference.score_pooled(found).der for weight, reference in self._terms)
         return total / sum(weight for weight, _ in self._terms)
@@ -178,7 +181,7 @@ def _check_scorable(
 
 
 def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tuned:
-    """Run the trials that the study still lacks, and tell what it found; `study_path` is the journal."""
+    """Run the trials that the study still lacks, and return what it found; `study_path` is the journal."""
     objective = Objective(data, options.terms)
     if len(data.posteriors) < FEW_SESSIONS:
         log.warning(
@@ -192,8 +195,12 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
     with contextlib.nullcontext() if options.storage else working_on(study, study_path):
         _run_trials(study, objective, options.trials)
     finished = _finished(study)
-    best = min((Postprocess(**_rounded(trial.params)) for trial in _best_first(finished)[:5]), key=objective)
-    best = min([best, *PRESETS.values()], key=objective)
+    best_first = sorted(finished, key=lambda trial: (_value(trial), trial.number))
+    candidates = [
+        Postprocess(**{name: round(value, N_DECIMALS) for name, value in trial.params.items()})
+        for trial in best_first[:5]
+    ]
+    best = min([*candidates, *PRESETS.values()], key=objective)
     return Tuned(
         best,
         presets["none"],
@@ -224,7 +231,7 @@ def _run_trials(study: Study, objective: Objective, n_trials: int) -> None:
 
 
 def _enqueue_preset(study: Study) -> None:
-    """The first preset that has not been tried is next: one at a time, so that they keep their order over any kill."""
+    """Enqueue the first preset that has not been tried: one at a time, so that a kill does not change their order."""
     from optuna.trial import TrialState  # noqa: PLC0415
 
     tried = [
@@ -247,14 +254,6 @@ def _finished(study: Study) -> list[FrozenTrial]:
 def _value(trial: FrozenTrial) -> float:
     assert trial.value is not None  # it is finished
     return trial.value
-
-
-def _best_first(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    return sorted(trials, key=lambda trial: (_value(trial), trial.number))
-
-
-def _rounded(params: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, N_DECIMALS) for name, value in params.items()}
 
 
 def check_history_path(path: Path, force: bool = False) -> None:
@@ -306,7 +305,7 @@ def write_tuned(path: Path, tuned: Tuned, options: TuneOptions, seed: int) -> No
 def write_session_posteriors(
     model: Path, sessions: Sequence[Session], folder: Path, device: str | None = None, run_jobs: RunJobs = map
 ) -> None:
-    """Posteriors of a diarizer as <session>.npy, of those sessions whose file is not there yet."""
+    """Write the posteriors of a diarizer as <session>.npy, for the sessions that have no file yet."""
     from sortk.inference.diarize import write_posteriors  # noqa: PLC0415 - torch
     from sortk.inference.pools import PooledDiarizer  # noqa: PLC0415
 
@@ -314,7 +313,7 @@ def write_session_posteriors(
 
 
 def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:
-    """Where posteriors are kept between runs: beside `out`, another folder for another model or other audio."""
+    """Return where posteriors are kept between runs: beside `out`, another folder for another model or other audio."""
     digest = hashlib.sha256()
     for path in sorted(model.rglob("*")) if model.is_dir() else [model]:
         if path.is_file():
@@ -328,7 +327,7 @@ def name_cache(out: Path, model: Path, sessions: Sequence[Session]) -> Path:
 
 
 def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
-    """The sessions of a manifest with their posteriors, <session>.npy in a folder."""
+    """Return the sessions of a manifest with their posteriors, <session>.npy in a folder."""
     found = {session.session_id: posteriors.read_session(probs_dir, session) for session in sessions}
     lengths = {own.frame_seconds for own in found.values()} or {FRAME_SECONDS}  # one folder has frames of one length
     return make_tune_set(sessions, {name: own.probs for name, own in found.items()}, *lengths)
@@ -337,7 +336,7 @@ def read_tune_set(sessions: Sequence[Session], probs_dir: Path) -> TuneSet:
 def make_tune_set(
     sessions: Sequence[Session], probs: Mapping[str, Probs], frame_seconds: float = FRAME_SECONDS
 ) -> TuneSet:
-    """The sessions of a manifest with posteriors that begin where each session does."""
+    """Return the sessions of a manifest with posteriors that begin where each session does."""
     return TuneSet(probs, *read_references(sessions), frame_seconds)
 
 
@@ -358,3 +357,144 @@ def check_not_scored(tuned_on: Sequence[Session], scored: Sequence[Session]) -> 
 
 def _span(session: Session) -> tuple[float, float]:
     return session.offset, float("inf") if session.duration is None else session.offset + session.duration
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Optuna studies that several processes share and that survive a kill: in a journal file, or a database by its URL
+
+LOCK_SECONDS = 10  # a lock is held for milliseconds; after so long, who held it is dead
+
+
+def load_study(journal: Path, url: str, name: str, seed: int) -> Study:
+    """Return the study of that name, new if there is none; it minimises."""
+    import optuna  # noqa: PLC0415 - only tuning needs it
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # one line per trial is too many
+    storage = _open_database(url) if url else _open_journal(journal)
+    return optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
+
+
+@contextlib.contextmanager
+def working_on(study: Study, journal: Path) -> Iterator[None]:
+    """Inside, this process runs trials of a study that lives in a journal.
+
+    If no other process does, then the last trials, if they are said to be running, are those of killed ones. They have
+    failed, and the next trial takes their place.
+    """
+    import fcntl  # noqa: PLC0415 - where it is missing, all but stages and tuning works
+
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    with journal.open("rb") as file:
+        # Every process that works on the study holds a shared lock on its journal (Optuna's own lock is another file).
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            log.info("another process works on this study, too")
+        else:
+            last_first = reversed(study.get_trials(deepcopy=False))
+            for trial in itertools.takewhile(lambda trial: trial.state == TrialState.RUNNING, last_first):
+                study.tell(trial.number, state=TrialState.FAIL)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def make_sampler(seed: int) -> BaseSampler:
+    """TPE whose random numbers follow from the seed and the trial's place among those that have not failed.
+
+    So two processes of one seed do not try the same, and a study that was killed goes on as if it had not been.
+    """
+    from optuna.samplers import BaseSampler, TPESampler  # noqa: PLC0415
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    class NumberedSampler(BaseSampler):
+        def __init__(self) -> None:
+            self._tpe = TPESampler(multivariate=True)
+
+        def before_trial(self, study: Any, trial: Any) -> None:
+            earlier = study.get_trials(deepcopy=False)[: trial.number]
+            place = sum(other.state != TrialState.FAIL for other in earlier)
+            digest = hashlib.sha256(f"{seed}/{place}".encode()).digest()
+            self._tpe = TPESampler(seed=int.from_bytes(digest[:4], "big"), multivariate=True)
+            self._tpe.before_trial(study, trial)
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
+            return self._tpe.infer_relative_search_space(study, trial)
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
+            return self._tpe.sample_relative(study, trial, search_space)
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+            return self._tpe.sample_independent(study, trial, param_name, param_distribution)
+
+        def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+            self._tpe.after_trial(study, trial, state, values)
+
+    return NumberedSampler()
+
+
+def measure_importance(study: Study) -> dict[str, float]:
+    """Return how much each parameter matters for the best trials (PED-ANOVA); empty if there are too few."""
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # noqa: PLC0415
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    values = {trial.value for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
+    if len(values) < 2:
+        return {}
+    return dict(get_param_importances(study, evaluator=PedAnovaImportanceEvaluator()))
+
+
+def _open_journal(path: Path) -> BaseStorage:
+    from optuna.storages import JournalStorage  # noqa: PLC0415
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
+
+    path = absolute_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder, not a journal of trials")
+    lock = JournalFileOpenLock(str(path), grace_period=LOCK_SECONDS)
+    if path.exists():
+        _mend_journal(path, lock)
+    try:
+        return JournalStorage(JournalFileBackend(str(path), lock))
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise FormatError(path, None, f"is not a journal of Optuna ({why}); move it away to start over") from None
+
+
+def _mend_journal(path: Path, lock: JournalFileOpenLock) -> None:
+    """Cut off an entry that was being written when the machine stopped; FormatError for any other damage."""
+    lock.acquire()
+    try:
+        content = path.read_bytes()
+        whole, torn = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = None
+            if not isinstance(entry, dict) or "op_code" not in entry:
+                raise _damaged(path, number)
+        if not torn:
+            return
+        if not torn.startswith(b'{"op_code":'):
+            raise _damaged(path, whole.count(b"\n") + 1)
+        log.warning("%s: the last entry is cut off; going on without it", path)
+        with path.open("rb+") as file:
+            file.truncate(len(whole))
+    finally:
+        lock.release()
+
+
+def _damaged(path: Path, line: int) -> FormatError:
+    return FormatError(path, line, "is not an entry of Optuna's journal; move the file away to start over")
+
+
+def _open_database(url: str) -> BaseStorage:
+    import optuna  # noqa: PLC0415
+
+    try:
+        return optuna.storages.get_storage(url)
+    except Exception as error:  # of any driver; its message may hold the password
+        kind = url.partition("://")[0]
+        raise OSError(f"--storage: the {kind} database cannot be opened ({type(error).__name__})") from error

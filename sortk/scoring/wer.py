@@ -21,12 +21,15 @@ of a segment that has no word times start where stage 3 would say (Appendix C).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, groupby
+from math import isnan, nan
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any, Literal
 
 from sortk.edits import (
@@ -38,14 +41,18 @@ from sortk.edits import (
     count_timed_edits,
     match_speakers,
 )
-from sortk.formats.files import quote
+from sortk.formats import ctm, manifest, seglst, stm
+from sortk.formats.convert import detect, lists_in
+from sortk.formats.files import FormatError, files_in, quote, read_lines
+from sortk.formats.objects import entries
+from sortk.formats.sst import TOKEN, parse_any, speaker_number
 from sortk.options import Options, option
 from sortk.prepare.syllables import Rule, find_word_edges
-from sortk.records import Segment, arrival_order
+from sortk.records import Region, Segment, arrival_order
+from sortk.scoring.compare import SessionCounts
 from sortk.scoring.normalizers import Normalizer, NormalizerName, find_normalizer
 from sortk.scoring.sessions import name_sessions, note_sessions
 from sortk.scoring.tables import TableFormat, format_table, percent
-from sortk.scoring.wer_transcripts import Transcripts
 
 Metric = Literal["cpwer", "tcpwer", "orcwer", "wer"]
 Style = Literal["sorted", "librispeechmix"]
@@ -75,7 +82,7 @@ class WerOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionErrors:
+class SessionWer:
     """One session's score."""
 
     session_id: str
@@ -92,7 +99,7 @@ class WerReport:
     metric: Metric
     counted_as: CountName  # what `metric` comes to: cpwer, tcpwer, orcwer or sorted
     options: WerOptions
-    sessions: tuple[SessionErrors, ...]
+    sessions: tuple[SessionWer, ...]
     notes: tuple[str, ...] = ()  # sentences that a reader of the score should know
 
     @property
@@ -106,14 +113,32 @@ class WerReport:
             found[session.n_ref_speakers] = found.get(session.n_ref_speakers, WordErrors()) + session.errors
         return found
 
+    @property
+    def counts(self) -> SessionCounts:
+        """Return the wrong words and the reference words of each session."""
+        errors = [session.errors for session in self.sessions]
+        return SessionCounts([error.wrong for error in errors], [error.words for error in errors])
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the number of words of each kind of error."""
+        errors = self.overall
+        return {"substituted": errors.substitutions, "inserted": errors.insertions, "deleted": errors.deletions}
+
 
 def score_words(
     references: Transcripts, hypotheses: Transcripts, metric: Metric, options: WerOptions | None = None
 ) -> WerReport:
-    """The word errors of all sessions of the reference; ValueError for what cannot be scored."""
+    """Return the word errors of all sessions of the reference; ValueError for what cannot be scored."""
     options = options or WerOptions()
     references, hypotheses = references.without(references.ignored), hypotheses.without(references.ignored)
-    counted_as = _choose_count(metric, options.style, hypotheses)
+    counted_as: CountName
+    if metric != "wer":
+        counted_as = metric
+    elif options.style == "sorted":
+        counted_as = "sorted"
+    else:
+        counted_as = "cpwer" if hypotheses.names_speakers else "orcwer"
     for side, transcripts in (("reference", references), ("hypothesis", hypotheses)):
         if counted_as == "tcpwer" and transcripts.untimed:
             without = f"the {side} has none in {name_sessions(transcripts.untimed)}"
@@ -128,21 +153,13 @@ def score_words(
     return WerReport(metric, counted_as, options, tuple(sessions), tuple(notes))
 
 
-def _choose_count(metric: Metric, style: Style, hypotheses: Transcripts) -> CountName:
-    if metric != "wer":
-        return metric
-    if style == "sorted":
-        return "sorted"
-    return "cpwer" if hypotheses.names_speakers else "orcwer"
-
-
 def _score_session(
     session_id: str,
     reference: Sequence[Segment],
     hypothesis: Sequence[Segment],
     counted_as: CountName,
     options: WerOptions,
-) -> SessionErrors:
+) -> SessionWer:
     normalizer = find_normalizer(options.normalizer)
     if counted_as == "cpwer":
         errors, assignment = count_by_speaker(reference, hypothesis, normalizer)
@@ -152,7 +169,7 @@ def _score_session(
         errors, assignment = count_by_stream(reference, hypothesis, normalizer)
     else:
         errors, assignment = count_in_order(reference, hypothesis, normalizer), ()
-    return SessionErrors(session_id, errors, count_speakers(reference), count_speakers(hypothesis), assignment)
+    return SessionWer(session_id, errors, count_speakers(reference), count_speakers(hypothesis), assignment)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,7 +226,7 @@ def _by_start(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _join_speakers(segments: Sequence[Segment], normalizer: Normalizer) -> dict[str, str]:
-    """All that each speaker says."""
+    """Return all that each speaker says."""
     texts: dict[str, list[str]] = {}
     for segment in _by_start(segments):
         texts.setdefault(segment.speaker, []).append(normalizer.clean_entry(segment.text))
@@ -217,7 +234,7 @@ def _join_speakers(segments: Sequence[Segment], normalizer: Normalizer) -> dict[
 
 
 def _join_words(segments: Sequence[Segment], normalizer: Normalizer) -> str:
-    """All that is said, word by word in the order of starts; of two that start together, as in an SST."""
+    """Return all that is said, word by word in the order of starts; of two that start together, as in an SST."""
     arrival = arrival_order(segments)
     timed = []
     for segment in segments:
@@ -305,7 +322,7 @@ def _settings(report: WerReport) -> dict[str, str | float]:
 
 
 def as_json(report: WerReport) -> dict[str, Any]:
-    """For `--json`: rates are fractions, null where the reference has no words but the hypothesis has."""
+    """Return the report for `--json`: rates are fractions, null if only the hypothesis has words."""
     return {
         "settings": _settings(report),
         "overall": _counts_as_json(report, report.overall),
@@ -329,7 +346,7 @@ def _counts_as_json(report: WerReport, errors: WordErrors) -> dict[str, Any]:
 
 
 def format_report(report: WerReport, style: TableFormat = "text") -> str:
-    """A row per session and OVERALL, with the settings above it; CSV is the table alone."""
+    """Return a row per session and OVERALL, with the settings above it; CSV is the table alone."""
     header = ["session", "words", "sub", "ins", "del", f"{report.metric} %", "ref spk", "hyp spk"]
     rows = [
         [*_cells(session.session_id, session.errors), str(session.n_ref_speakers), str(session.n_hyp_speakers)]
@@ -338,7 +355,9 @@ def format_report(report: WerReport, style: TableFormat = "text") -> str:
     rows.append([*_cells("OVERALL", report.overall), "", ""])
     if report.counted_as in ("cpwer", "tcpwer"):
         header.append("assignment")
-        rows = [[*row, text] for row, text in zip(rows, [*map(_format_assignment, report.sessions), ""], strict=True)]
+        for row, session in zip(rows, report.sessions, strict=False):
+            row.append(", ".join(f"{ref or '-'}={hyp or '-'}" for ref, hyp in session.assignment))
+        rows[-1].append("")
     table = format_table(header, rows, style)
     return table if style == "csv" else f"{describe_settings(report)}\n\n{table}"
 
@@ -348,5 +367,170 @@ def _cells(name: str, errors: WordErrors) -> list[str]:
     return [name, *map(str, counts), percent(errors.rate)]
 
 
-def _format_assignment(session: SessionErrors) -> str:
-    return ", ".join(f"{ref or '-'}={hyp or '-'}" for ref, hyp in session.assignment)
+# ---------------------------------------------------------------------------------------------------------------------
+# Transcripts: what is scored in words, from files of any format that holds words
+#
+# SegLST, STM and CTM name speakers and times. An SST (sorted serialized transcript) names speakers, by tokens, and the
+# order of words, but no times: its segments count words instead of seconds, so that their order is right. So do those
+# of a session of SegLST in which any entry has no times: its words are in the order of the file, as in meeteval.
+#
+# What a decoder writes need not be an SST: any text is taken, by the rules of `formats.sst.parse_any`.
+
+READERS: Mapping[str, Callable[[Path], list[Segment]]] = {
+    "seglst": lambda path: seglst.read(path, zero_duration="keep", untimed="keep"),
+    "stm": lambda path: stm.read(path, zero_duration="keep"),
+    "ctm": lambda path: ctm.read(path, zero_duration="keep"),
+}
+SUFFIXES = {"seglst": ".json", "stm": ".stm", "ctm": ".ctm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Transcripts:
+    """Who said what in each session; a session in which nothing is said has no segments."""
+
+    sessions: Mapping[str, Sequence[Segment]]
+    untimed: frozenset[str] = frozenset()  # sessions whose starts and ends count words
+    names_speakers: bool = True  # False: one stream of words, as a monaural ASR writes it
+    notes: tuple[str, ...] = ()  # sentences about what was odd
+    ignored: Mapping[str, Sequence[Region]] = field(default_factory=dict)  # time that an STM says not to score
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> Transcripts:
+        """Make transcripts from segments, or words, with times."""
+        return cls._of_sessions(_by_session(segments))
+
+    @classmethod
+    def of_sst(cls, texts: Mapping[str, str]) -> Transcripts:
+        """Make transcripts from the SST of each session, or whatever a decoder wrote in its place."""
+        # What is said until another speaker speaks is a segment, so that every level of an SST is scored alike.
+        sessions = {
+            name: _count_words(
+                Segment(name, speaker, nan, nan, " ".join(turn.text for turn in turns))
+                for speaker, turns in groupby(parse_any(text), key=attrgetter("speaker"))
+            )
+            for name, text in texts.items()
+        }
+        tokens = {name: list(TOKEN.finditer(text)) for name, text in texts.items()}
+        early, unknown = [], []
+        for name, own in tokens.items():
+            speakers = [token[1] for token in own if token[1].lower() != "cs"]
+            if own and own[0][1].lower() != "cs" and texts[name][: own[0].start()].strip():
+                early.append(name)
+            if any(speaker_number(speaker) is None for speaker in speakers):
+                unknown.append(name)
+        notes = {
+            "words before the first speaker token, taken as <spk0>'s": early,
+            "a speaker token without a number, taken as a speaker of that name": unknown,
+        }
+        found = tuple(f"{what}: {name_sessions(names)}" for what, names in notes.items() if names)
+        return cls(sessions, frozenset(sessions), any(tokens.values()), found)
+
+    @classmethod
+    def read(cls, path: Path, predicted: bool = False) -> Transcripts:
+        """Read a SegLST, STM or CTM file, a folder of them, or SST: lines, or a manifest, with `session_id` and
+        `text`.
+
+        In a folder, a SegLST without entries is a session in which nothing is said, named after the file. A session is
+        in one file; only CTM may have a file for each speaker, as meeteval takes it. `predicted`: lines that have
+        NeMo's `pred_text` say there what was recognised, and what was said in `text`.
+        """
+        found = detect(path)
+        if found in READERS:
+            transcripts = cls._of_sessions(_read_segments(path, found))
+            return replace(transcripts, ignored=_read_ignored(path)) if found == "stm" else transcripts
+        texts: dict[str, str] = {}
+        for file in lists_in(path) if found == "lists" else [path]:
+            for session_id, text in _read_texts(file, predicted):
+                if session_id in texts:
+                    raise ValueError(f"session {quote(session_id)} is in two files; the second is {file}")
+                texts[session_id] = text
+        return cls.of_sst(texts)
+
+    @classmethod
+    def _of_sessions(cls, sessions: Mapping[str, Sequence[Segment]]) -> Transcripts:
+        for segment in (segment for own in sessions.values() for segment in own if "<" in segment.text):
+            if token := TOKEN.search(segment.text):
+                time = "" if isnan(segment.start) else f" at {segment.start:.3f} s"
+                where = f"session {quote(segment.session_id)}, {segment.speaker}{time}"
+                raise ValueError(
+                    f"{where}: {quote(token[0])} in the words would count as a word; "
+                    'give such text as lines {"session_id", "text"}'
+                )
+        names_speakers = any(len({segment.speaker for segment in own}) > 1 for own in sessions.values())
+        untimed = frozenset(name for name, own in sessions.items() if any(isnan(segment.start) for segment in own))
+        ordered = {name: _count_words(own) if name in untimed else own for name, own in sessions.items()}
+        notes = (f"without times, words are in the order of the file: {name_sessions(untimed)}",) if untimed else ()
+        return cls(ordered, untimed, names_speakers, notes)
+
+    def without(self, ignored: Mapping[str, Sequence[Region]]) -> Transcripts:
+        """Return the transcripts without the segments, or words, whose middle is in a region that is not scored."""
+
+        def is_kept(segment: Segment, regions: Sequence[Region]) -> bool:
+            middle = (segment.start + segment.end) / 2
+            return not any(region.start <= middle < region.end for region in regions)
+
+        kept = {
+            name: [segment for segment in own if is_kept(segment, ignored[name])]
+            for name, own in self.sessions.items()
+            if name in ignored and name not in self.untimed
+        }
+        return replace(self, sessions={**self.sessions, **kept}) if kept else self
+
+
+def _count_words(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the segments in the order given, with the number of words before and after each in place of times."""
+    counted = []
+    n_words = 0
+    for segment in segments:
+        start, n_words = n_words, n_words + len(segment.text.split())
+        counted.append(replace(segment, start=float(start), end=float(n_words)))
+    return counted
+
+
+def _read_segments(path: Path, found: str) -> dict[str, list[Segment]]:
+    parts = [(file, _by_session(READERS[found](file))) for file in files_in(path, SUFFIXES[found])]
+    if path.is_dir():
+        parts = [(file, part or {file.stem: []}) for file, part in parts]
+    n_files = Counter(session_id for _, part in parts for session_id in part)
+    sessions: dict[str, list[Segment]] = {}
+    for file, part in parts:
+        for session_id, segments in part.items():
+            if session_id in sessions and found != "ctm":
+                raise ValueError(f"session {quote(session_id)} is in two files; the second is {file}")
+            prefix = f"{file.stem}:" if n_files[session_id] > 1 else ""
+            named = [replace(segment, speaker=prefix + segment.speaker) for segment in segments]
+            sessions.setdefault(session_id, []).extend(named)
+    return sessions
+
+
+def _read_ignored(path: Path) -> dict[str, list[Region]]:
+    ignored: dict[str, list[Region]] = {}
+    for file in files_in(path, SUFFIXES["stm"]):
+        for region in stm.read_ignored(file):
+            ignored.setdefault(region.session_id, []).append(region)
+    return ignored
+
+
+def _by_session(segments: Iterable[Segment]) -> dict[str, list[Segment]]:
+    sessions: dict[str, list[Segment]] = {}
+    for segment in segments:
+        sessions.setdefault(segment.session_id, []).append(segment)
+    return sessions
+
+
+def _read_texts(path: Path, predicted: bool) -> Iterator[tuple[str, str]]:
+    found = detect(path)
+    if found == "manifest":
+        for number, session in manifest.parse(read_lines(path), path):
+            text = session.extra.get("pred_text", session.text) if predicted else session.text
+            if not isinstance(text, str):
+                raise FormatError(path, number, "has no text, so that its words are not known")
+            yield session.session_id, text
+        return
+    if found != "sst":
+        raise FormatError(path, None, f"is {found}, which holds no words; give SegLST, STM, CTM or SST")
+    line_of: dict[str, int | None] = {}
+    for _, entry in entries(read_lines(path), path):
+        session_id = entry.need(entry.name, "session_id")
+        entry.check_new("session_id", session_id, line_of)
+        yield session_id, entry.need(entry.text, "pred_text" if predicted and "pred_text" in entry.values else "text")

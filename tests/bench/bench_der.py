@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sortk.records import Region, Segment
 from sortk.scoring.der import DerReport, read_regions, read_segments, score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 
 REFS = Path(__file__).parents[3] / "shared" / "data" / "refs"
 MIN_RATIO = 50

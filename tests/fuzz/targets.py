@@ -233,7 +233,7 @@ def _validate(path: Path) -> object:
 
 
 def _read_sst(path: Path) -> object:
-    from sortk.scoring.wer_transcripts import Transcripts
+    from sortk.scoring.wer import Transcripts
 
     return Transcripts.read(path)
 

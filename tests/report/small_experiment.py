@@ -18,10 +18,9 @@ import numpy as np
 from sortk.formats import audio, manifest, rttm, seglst
 from sortk.records import Segment, Session
 from sortk.scoring.der import score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
-from sortk.scoring.wer import WerOptions, score_words
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Transcripts, WerOptions, score_words
 
 WORDS = ["yes", "no", "the", "concert", "was", "great", "although", "nobody", "came", "horses", "</script>", "<b>"]
 SAMPLE_SECONDS = 15.0

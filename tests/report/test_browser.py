@@ -18,7 +18,7 @@ from sortk.cli import main
 from sortk.formats import audio
 from sortk.inference.results import find_utterances, format_srt
 from sortk.records import Segment, Session
-from sortk.report.recording import format_recording
+from sortk.report.session import format_recording
 
 pytestmark = pytest.mark.skipif(not find_chromium(), reason="no Chromium here; on Debian: apt-get install chromium")
 

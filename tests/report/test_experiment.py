@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from small_experiment import COLLAR, write_experiment
 
 from sortk.cli import main
-from sortk.report.experiment import Budget, format_report, open_experiment, worst_middle_best
+from sortk.report.experiment import format_report, open_experiment
 from sortk.report.page import encode_data, format_page
+from sortk.report.session import Budget, worst_middle_best
 from sortk.stages import folder_names
 
 

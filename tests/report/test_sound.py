@@ -11,7 +11,7 @@ import soundfile
 from sortk.formats import audio
 from sortk.records import Session
 from sortk.report import sound
-from sortk.report.sound import encode_posteriors, encode_sound, encode_waveform, renumber_stream
+from sortk.report.session import encode_posteriors, encode_sound, encode_waveform, renumber_stream
 
 
 def test_posteriors_in_sixteenths_two_to_a_byte() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sortk.records import Region, Segment
 from sortk.scoring.der import DerReport, read_segments, score_der, score_files
-from sortk.scoring.der_counts import DerCounts, DerOptions, ErrorSeconds, Scorer
+from sortk.scoring.intervals import DerCounts, DerOptions, ErrorSeconds, Scorer
 
 NVIDIA = Path(__file__).parents[1] / "fixtures" / "nemo" / "der"
 Spans = dict[str, list[tuple[float, float]]]

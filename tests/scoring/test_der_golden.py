@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sortk.scoring.der import read_regions, read_segments, score_der, score_files
-from sortk.scoring.der_counts import DerOptions, ErrorSeconds
+from sortk.scoring.intervals import DerOptions, ErrorSeconds
 
 REFS = Path(__file__).parents[3] / "shared" / "data" / "refs"
 pytestmark = pytest.mark.skipif(not REFS.exists(), reason="the data beside the repository is not here")

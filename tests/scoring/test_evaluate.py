@@ -14,7 +14,7 @@ from sortk.inference import diarize
 from sortk.inference.diarize import unfinished_pools
 from sortk.records import Segment, Session
 from sortk.scoring import evaluate
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.wer import WerOptions
 
 

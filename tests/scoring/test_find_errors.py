@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from sortk.records import Region, Segment
 from sortk.scoring.der import score_der
-from sortk.scoring.der_counts import DerOptions
-from sortk.scoring.intervals import Mark, SessionErrors, find_errors
+from sortk.scoring.intervals import DerOptions, ErrorMarks, Mark, find_errors
 
 
 def turns(*spans: tuple[str, float, float]) -> list[Segment]:
@@ -19,7 +18,7 @@ def errors(
     collar: float = 0.0,
     skip_overlap: bool = False,
     regions: list[Region] | None = None,
-) -> SessionErrors:
+) -> ErrorMarks:
     return find_errors(reference, hypothesis, regions, DerOptions(collar, skip_overlap))
 
 

@@ -13,8 +13,7 @@ from pyannote.metrics.diarization import JaccardErrorRate
 
 from sortk.records import Region, Segment
 from sortk.scoring.der import count_by_pyannote
-from sortk.scoring.der_counts import DerCounts, DerOptions
-from sortk.scoring.intervals import SESSION_US, prepare_reference, tabulate_segments
+from sortk.scoring.intervals import SESSION_US, DerCounts, DerOptions, prepare_reference, tabulate_segments
 
 # Hundredths of a second: boundaries of both sides often fall together, and segments are often empty.
 times = st.tuples(st.integers(0, 400), st.integers(0, 150)).map(lambda pair: (pair[0] / 100, sum(pair) / 100))

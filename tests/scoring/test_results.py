@@ -10,10 +10,9 @@ import pytest
 from sortk.formats.objects import encode
 from sortk.records import Segment
 from sortk.scoring.der import DerReport, score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.results import Coverage, DerResult, Results, WerResult, as_json, format_results
-from sortk.scoring.wer import Metric, Style, WerOptions, WerReport, score_words
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Metric, Style, Transcripts, WerOptions, WerReport, score_words
 
 # Ten seconds of one speaker; ten seconds each of two, one after the other.
 REFERENCE = {

@@ -34,7 +34,7 @@ from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
 from sortk.records import Region, Segment, Session
 from sortk.scoring.der import score_der
-from sortk.scoring.der_counts import DerOptions
+from sortk.scoring.intervals import DerOptions
 from sortk.scoring.tune import (
     SPACE,
     Objective,
@@ -166,14 +166,14 @@ def test_a_damaged_journal_is_one_sentence(data: TuneSet, tmp_path: Path, damage
     tune(data, TuneOptions(trials=4), 0, path)
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
     with pytest.raises(
-        FormatError, match=f"study.log, line {line}: is no entry of Optuna's journal; move the file away"
+        FormatError, match=f"study.log, line {line}: is not an entry of Optuna's journal; move the file away"
     ):
         tune(data, TuneOptions(trials=5), 0, path)
 
 
 def test_a_journal_of_nonsense_operations_is_one_sentence(data: TuneSet, tmp_path: Path) -> None:
     (tmp_path / "study.log").write_text('{"op_code": 4, "worker_id": "x"}\n')
-    with pytest.raises(FormatError, match="study.log: is no journal of Optuna"):
+    with pytest.raises(FormatError, match="study.log: is not a journal of Optuna"):
         tune(data, TuneOptions(trials=5), 0, tmp_path / "study.log")
 
 

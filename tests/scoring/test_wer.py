@@ -9,8 +9,7 @@ import pytest
 from sortk.edits import WordErrors
 from sortk.records import Segment
 from sortk.scoring import wer as scoring_wer
-from sortk.scoring.wer import Metric, WerOptions, WerReport, as_json, format_report, score_words
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Metric, Transcripts, WerOptions, WerReport, as_json, format_report, score_words
 
 # alice:  well(0)  i(1)           think(2)
 # bob:                  yes(1.5)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from sortk.edits import WordErrors
 from sortk.records import Segment
-from sortk.scoring.wer import Metric, WerOptions, score_words
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Metric, Transcripts, WerOptions, score_words
 
 EXAMPLES = Path(__file__).parents[3] / "shared" / "data" / "refs" / "meeteval"
 METRICS: tuple[Metric, ...] = ("cpwer", "tcpwer", "orcwer")

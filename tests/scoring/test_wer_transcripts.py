@@ -10,7 +10,7 @@ import pytest
 from sortk.formats import ctm, seglst, stm
 from sortk.formats.files import FormatError
 from sortk.records import Segment
-from sortk.scoring.wer_transcripts import Transcripts
+from sortk.scoring.wer import Transcripts
 
 ALICE = Segment("s", "alice", 0.0, 2.0, "well i")
 BOB = Segment("s", "bob", 1.0, 1.5, "yes")
