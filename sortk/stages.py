@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sortk.scoring.intervals import DerOptions
     from sortk.scoring.results import Coverage, DerResult, WerResult
     from sortk.scoring.tune import Term
-    from sortk.training.phases import TrainingData
+    from sortk.training.data import TrainingData
 
 log = logging.getLogger(__name__)
 
@@ -389,8 +389,8 @@ def train_diar(task: Task) -> None:
     """
     from sortk.formats.model_folder import save_model
     from sortk.inference.load import read_model
+    from sortk.training.data import Pretrained
     from sortk.training.diarizer import train_diarizer
-    from sortk.training.phases import Pretrained
 
     options = task.settings.train_diar
     init = task.inputs.get("init", options.init)
@@ -408,7 +408,7 @@ def _read_training_data(task: Task) -> TrainingData:
     from sortk.formats.mixlist import IndexedList
     from sortk.prepare.librispeechmix import ListedMixtures, list_path
     from sortk.prepare.simulate import index_sources, read_speakers
-    from sortk.training.phases import TrainingData
+    from sortk.training.data import TrainingData
     from sortk.training.processes import rank0_first
 
     options, train = task.settings.simulate, task.inputs["train"]
@@ -471,7 +471,7 @@ def train_asr(task: Task) -> None:
     from sortk.formats.tokens import save_tokenizer
     from sortk.inference.load import read_asr, read_model
     from sortk.training.asr import train_asr
-    from sortk.training.phases import Pretrained
+    from sortk.training.data import Pretrained
 
     options = task.settings.train_asr
     init = task.inputs.get("init", options.init)

@@ -14,7 +14,7 @@ speakers, and for each pair of an output k with a speaker s of the training data
 
     L_vector = -log softmax_s(-alpha ||v_k - u_s||^2)                   u_s / ||u_s|| and alpha are learned
 
-The dictionary of the u_s is a part of the training, not of the model (`training.speaker_dictionary`). The authors add
+The dictionary of the u_s is a part of the training, not of the model (`training.losses`). The authors add
 a learned beta to the distance; it cancels in the softmax, so it is left out here.
 
 Inference leaves out outputs that are silent (mean probability up to 0.05) and clusters the vectors of all chunks:

@@ -38,19 +38,21 @@ from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.weights import check_weights
 from sortk.prepare.pieces import read_index
-from sortk.records import Session
+from sortk.records import Counts, Session
 from sortk.training.checkpoint import with_prefix
-from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
-from sortk.training.loop import Task
-from sortk.training.options import PAPER_SPEAKERS, AsrPhaseOptions, PhaseOptions, TrainAsrOptions
-from sortk.training.phases import (
+from sortk.training.data import (
+    Batch,
+    BatchLoader,
+    ExampleSource,
     Pretrained,
+    RecordedSource,
     TrainingData,
     check_data,
     recorded_source,
-    run_phases,
     simulated_source,
 )
+from sortk.training.loop import TrainingTask, run_phases
+from sortk.training.options import PAPER_SPEAKERS, AsrPhaseOptions, PhaseOptions, TrainAsrOptions
 from sortk.training.processes import current_processes, rank0_first, sum_numbers
 from sortk.training.small_scale import build_token_head
 from sortk.training.targets import NOT_KNOWN, AsrLabels
@@ -107,7 +109,7 @@ def train_asr(
         "MS-ASR, supervision %s, %.2fM parameters, %d tokens", options.supervision, n_weights / 1e6, tokenizer.n_tokens
     )
 
-    def sources_of(phase: AsrPhaseOptions) -> list[Source]:
+    def sources_of(phase: AsrPhaseOptions) -> list[ExampleSource]:
         simulated = simulated_source(data, phase, labels, f"asr-{phase.name}", seed, phase.min_seconds)
         return [*recorded_source(data, phase, labels, math.inf, seed), *simulated]
 
@@ -169,7 +171,7 @@ def save_asr(folder: Path, model: MsAsr, tokenizer: Tokenizer, level: Level | No
     save_model(folder, model.state_dict(), config | {SST_LEVEL: level, "piece_seconds": piece_seconds})
 
 
-class AsrTask(Task):
+class AsrTask(TrainingTask):
     """A multi-speaker ASR model, its loss and its validation.
 
     From scratch the decoder has to find out by itself where in the sound a word is. It learns that much faster if the
@@ -263,19 +265,12 @@ def mean_of_clips(values: Tensor, known: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TextErrors:
+class TextErrors(Counts):
     """Counts that add up over clips."""
 
     n_words: float = 0.0  # of the references
     wrong: float = 0.0  # substituted, inserted or deleted, speakers aside
     wrong_by_speaker: float = 0.0  # with each speaker's words by themselves, speakers mapped as is best
-
-    def __add__(self, other: TextErrors) -> TextErrors:
-        return TextErrors(
-            self.n_words + other.n_words,
-            self.wrong + other.wrong,
-            self.wrong_by_speaker + other.wrong_by_speaker,
-        )
 
     @property
     def wer(self) -> float:

@@ -21,11 +21,11 @@ from sortk.training.processes import current_processes, wait_for_all
 
 log = logging.getLogger(__name__)
 
-States = tuple[dict[str, Tensor], "Progress"]
+States = tuple[dict[str, Tensor], "TrainingProgress"]
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a training run is; with the states of model and optimiser, all that it needs to resume exactly."""
 
     step: int = 0
@@ -59,7 +59,9 @@ class Checkpoints:
         )
         self._is_last_damaged = False
 
-    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, writes: bool = True) -> None:
+    def save(
+        self, progress: TrainingProgress, model: nn.Module, optimizer: torch.optim.Optimizer, writes: bool = True
+    ) -> None:
         """Write one file, which does not depend on the number of processes.
 
         All processes must call this, for each may have a part of a tensor; one of them `writes`.
@@ -77,17 +79,17 @@ class Checkpoints:
         self._promote()
 
     def _promote(self) -> None:
-        """The next checkpoint becomes the last one, and that the one before it."""
+        """Make the next checkpoint the last one, and that the one before it."""
         if self._last.exists() and not self._is_last_damaged:
             self._last.replace(self._before)
         self._next.replace(self._last)
         self._is_last_damaged = False
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
         """Put everything back to where the last checkpoint was taken; a new run starts at step 0."""
         states = self._load_newest()
         if states is None:
-            return Progress()
+            return TrainingProgress()
         path, tensors, progress = states
         wait_for_all()  # all have read it
         if path == self._next and current_processes().leads:
@@ -102,7 +104,7 @@ class Checkpoints:
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         return progress
 
-    def _load_newest(self) -> tuple[Path, dict[str, Tensor], Progress] | None:
+    def _load_newest(self) -> tuple[Path, dict[str, Tensor], TrainingProgress] | None:
         """Return the newest checkpoint that is complete; None if there is none at all."""
         found = [path for path in (self._next, self._last, self._before) if path.exists()]
         for path in found:
@@ -140,7 +142,7 @@ def _load_states(path: Path) -> States:
     if about.get("crc32", "") not in ("", _checksum(tensors)):
         raise FormatError(path, None, "damaged: its tensors are not those that were written (crc32)")
     try:
-        return tensors, Progress(**json.loads(about["progress"]))
+        return tensors, TrainingProgress(**json.loads(about["progress"]))
     except (KeyError, ValueError, TypeError):
         raise FormatError(path, None, "not a checkpoint that this version of sortk can resume from") from None
 

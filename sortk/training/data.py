@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
@@ -22,12 +22,15 @@ from torch import Tensor
 
 from sortk.formats import audio
 from sortk.formats.annotation import prefer_rttm, recorded_segments
+from sortk.formats.audio import import_torchaudio
+from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import SAMPLE_RATE, count_frames
 from sortk.prepare.librispeechmix import ListedMixtures
-from sortk.prepare.simulate import Simulator
+from sortk.prepare.pieces import SpeakerIndex
+from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Segment, Session
-from sortk.training.options import BatchLimit
-from sortk.training.targets import NO_SPEAKER, NOT_KNOWN, Clip, Example, Labels
+from sortk.training.options import BatchLimit, PhaseOptions
+from sortk.training.targets import NO_SPEAKER, NOT_KNOWN, Example, LabelledClip, Labels
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Batch:
         return float(self.samples.numel() if self.lengths is None else self.lengths.sum()) / SAMPLE_RATE
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """A numbered collection of examples."""
 
     def __len__(self) -> int: ...
@@ -96,7 +99,9 @@ class RecordedSource:
             raise ValueError(f"session {session.session_id} has {len(samples)} samples at {start} s: not one frame")
         words = _find_words(session) if self.labels.needs_words else []
         turns = recorded_segments(prefer_rttm(session)) if session.rttm_path else words
-        return self.labels.make_example(Clip(session.session_id, samples, start, turns, words, session.text or ""))
+        return self.labels.make_example(
+            LabelledClip(session.session_id, samples, start, turns, words, session.text or "")
+        )
 
 
 def _find_words(session: Session) -> list[Segment]:
@@ -147,7 +152,7 @@ class SimulatedSource:
             start = Random(plan.session_id).uniform(0.0, len(samples) / SAMPLE_RATE - self.window_seconds)
             first = round(start * SAMPLE_RATE)
             samples = samples[first : first + round(self.window_seconds * SAMPLE_RATE)]
-        return self.labels.make_example(Clip(plan.session_id, samples, start, plan.segments(), words))
+        return self.labels.make_example(LabelledClip(plan.session_id, samples, start, plan.segments(), words))
 
 
 class MixtureSource:
@@ -181,7 +186,7 @@ class MixtureSource:
         if len(samples) > self.max_seconds * SAMPLE_RATE:
             samples = samples[: round(self.max_seconds * SAMPLE_RATE)]
         words = plan.words() if self.labels.needs_words else []
-        return self.labels.make_example(Clip(plan.session_id, samples, 0.0, plan.segments(), words))
+        return self.labels.make_example(LabelledClip(plan.session_id, samples, 0.0, plan.segments(), words))
 
     def _place(self, index: int, epoch: int) -> int:
         return (epoch * self.n_sessions + index) % len(self.mixer)
@@ -202,8 +207,8 @@ Place = tuple[int, int]
 """An example: the number of its source, and its number there."""
 
 
-def plan_epoch(sources: Sequence[Source], limit: BatchLimit, seed: int, epoch: int) -> list[list[Place]]:
-    """Every example of every source once, in batches of at most `limit`, in random order.
+def plan_epoch(sources: Sequence[ExampleSource], limit: BatchLimit, seed: int, epoch: int) -> list[list[Place]]:
+    """Return every example of every source once, in batches of at most `limit`, in random order.
 
     Examples of about the same length go together, so that little is padded; which ones is drawn anew every epoch.
     """
@@ -254,11 +259,11 @@ def _add_transcripts(batch: Batch, examples: Sequence[Example]) -> Batch:
 class BatchLoader:
     """The batches of an epoch, loaded."""
 
-    def __init__(self, sources: Sequence[Source], limit: BatchLimit, seed: int, n_workers: int = 0) -> None:
+    def __init__(self, sources: Sequence[ExampleSource], limit: BatchLimit, seed: int, n_workers: int = 0) -> None:
         self.sources, self.limit, self.seed, self.n_workers = sources, limit, seed, n_workers
 
     def load_epoch(self, epoch: int, first: int = 0, share: int = 0, n_shares: int = 1) -> Iterator[Batch]:
-        """From batch number `first` on; of each batch the `share` of one of `n_shares` processes.
+        """Load the batches from number `first` on; of each batch the `share` of one of `n_shares` processes.
 
         The limit of a batch is that of each process. A batch with fewer examples than processes is left out.
         """
@@ -267,7 +272,7 @@ class BatchLoader:
         return self._load(shares[first:], epoch)
 
     def load_part(self, part: int = 0, n_parts: int = 1) -> Iterator[Batch]:
-        """Every `n_parts`-th batch, the same ones every time: what one of several processes validates."""
+        """Load every `n_parts`-th batch, the same ones every time: what one of several processes validates."""
         plan = plan_epoch(self.sources, self.limit, self.seed, epoch=0)
         return self._load([(batch, len(batch)) for batch in plan[part::n_parts]], epoch=0)
 
@@ -294,7 +299,9 @@ def _ignore_interrupt(worker: int) -> None:
 class _PlannedBatches(torch.utils.data.Dataset[Batch | Exception]):
     """An error travels as a value: raised in a worker, it would arrive with that process's traceback in its message."""
 
-    def __init__(self, sources: Sequence[Source], batches: Sequence[tuple[Sequence[Place], int]], epoch: int) -> None:
+    def __init__(
+        self, sources: Sequence[ExampleSource], batches: Sequence[tuple[Sequence[Place], int]], epoch: int
+    ) -> None:
         self.sources, self.batches, self.epoch = sources, batches, epoch
 
     def __len__(self) -> int:
@@ -306,3 +313,84 @@ class _PlannedBatches(torch.utils.data.Dataset[Batch | Exception]):
             return collate([self.sources[source].load(index, self.epoch) for source, index in places], n_in_all)
         except (ValueError, OSError) as error:
             return error
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a phase learns from
+
+SIMULATED_SECONDS_PER_EPOCH = 36_000.0  # where no recorded sessions determine how long an epoch is
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What there is to learn from."""
+
+    train: Sequence[Session]  # may be empty if all phases simulate
+    valid: Sequence[Session]
+    speakers: Sequence[SpeakerIndex] = ()  # sources of conversations on the fly
+    simulate: SimulateOptions | None = None  # their ratios and levels
+    mixtures: ListedMixtures | None = None  # rendered on the fly; they count as recorded
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained model, as its folder has it."""
+
+    weights: Mapping[str, Tensor]
+    config: Mapping[str, Any]
+    tokenizer: Tokenizer | None = None  # of an ASR
+
+
+def check_data(data: TrainingData, phases: Sequence[PhaseOptions]) -> None:
+    """Raise ValueError if there is nothing to validate on, or a phase has nothing to learn from."""
+    if not data.valid:
+        raise ValueError("the validation manifest is empty")
+    for phase in phases:
+        if phase.recorded and not data.train and not data.mixtures:
+            raise ValueError(
+                f"phase {phase.name!r} learns from the training manifest, which is empty; give one, or set "
+                "recorded = false and simulated = 1"
+            )
+        if phase.simulated > 0 and (not data.speakers or data.simulate is None):
+            raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
+        if phase.simulated > 0 and any(speed != 1 for speed in phase.speeds):
+            import_torchaudio(f"phase {phase.name!r}, which plays its sources at {len(phase.speeds)} speeds,")
+
+
+def recorded_source(
+    data: TrainingData, phase: PhaseOptions, labels: Labels, max_seconds: float, seed: int
+) -> list[ExampleSource]:
+    """Return the phase's part of the training manifest and of the list of mixtures, if it reads them."""
+    sources: list[ExampleSource] = []
+    if phase.recorded and data.train:
+        sources.append(RecordedSource(data.train, labels, max_seconds, seed))
+    if phase.recorded and data.mixtures:
+        sources.append(MixtureSource(data.mixtures, labels, max_seconds))
+    return sources
+
+
+def simulated_source(
+    data: TrainingData, phase: PhaseOptions, labels: Labels, set_name: str, seed: int, min_seconds: float = 0.0
+) -> list[ExampleSource]:
+    """Return the phase's conversations on the fly, if it has any; their names begin with `set_name`."""
+    if phase.simulated == 0:
+        return []
+    assert data.simulate is not None
+    simulated = replace(
+        data.simulate,
+        seconds=phase.seconds,
+        min_speakers=phase.min_speakers,
+        max_speakers=phase.max_speakers,
+        speeds=phase.speeds,
+    )
+    simulator = Simulator(data.speakers, simulated, seed, set_name)
+    n_recorded = sum(len(source) for source in recorded_source(data, phase, labels, phase.seconds, seed))
+    n_simulated = count_simulated(phase, n_recorded)
+    return [SimulatedSource(simulator, n_simulated, labels, min_seconds, phase.window_seconds)]
+
+
+def count_simulated(phase: PhaseOptions, n_recorded: int) -> int:
+    """Return how many simulated examples of an epoch make the wanted share of all; at least one."""
+    if not phase.recorded or phase.simulated == 1:
+        return round(SIMULATED_SECONDS_PER_EPOCH / (phase.window_seconds or phase.seconds))
+    return max(1, round(n_recorded * phase.simulated / (1 - phase.simulated)))

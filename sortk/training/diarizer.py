@@ -25,18 +25,28 @@ from sortk.models.eend_vc import EendVc
 from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.sortformer import SIZES
 from sortk.records import Counts
-from sortk.training.data import Batch, BatchLoader, RecordedSource, Source
-from sortk.training.loop import Task
-from sortk.training.losses import arrival_order, best_permutation, diarization_loss, permute_speakers, share_in_order
-from sortk.training.options import DiarPhaseOptions, PhaseOptions, TrainDiarOptions, WarmupPhase
-from sortk.training.phases import (
+from sortk.training.data import (
+    Batch,
+    BatchLoader,
+    ExampleSource,
     Pretrained,
+    RecordedSource,
     TrainingData,
     check_data,
     recorded_source,
-    run_phases,
     simulated_source,
 )
+from sortk.training.loop import TrainingTask, run_phases
+from sortk.training.losses import (
+    VECTOR_WEIGHT,
+    SpeakerDictionary,
+    arrival_order,
+    best_permutation,
+    diarization_loss,
+    permute_speakers,
+    share_in_order,
+)
+from sortk.training.options import DiarPhaseOptions, PhaseOptions, TrainDiarOptions, WarmupPhase
 from sortk.training.processes import current_processes, sum_numbers
 from sortk.training.small_scale import (
     FIT_BATCHES,
@@ -46,7 +56,6 @@ from sortk.training.small_scale import (
     speaker_loss,
     start_by_comparing,
 )
-from sortk.training.speaker_dictionary import WEIGHT, SpeakerDictionary
 from sortk.training.targets import DiarizerLabels
 
 log = logging.getLogger(__name__)
@@ -86,7 +95,7 @@ def train_diarizer(
     device = current_processes().choose_device()
     log.info("%s with %.2fM parameters, on %s", options.model, n_weights / 1e6, device)
 
-    def sources_of(phase: DiarPhaseOptions) -> list[Source]:
+    def sources_of(phase: DiarPhaseOptions) -> list[ExampleSource]:
         simulated = simulated_source(data, phase, labels, f"fly-{phase.name}", seed)
         return [*recorded_source(data, phase, labels, phase.seconds, seed), *simulated]
 
@@ -101,7 +110,7 @@ def train_diarizer(
     return scores
 
 
-class DiarizerTask(Task):
+class DiarizerTask(TrainingTask):
     """A diarizer of `models`, its loss and its validation.
 
     Its frames can also be made to name the speaker among all those of the training data (see `small_scale`): as the
@@ -159,7 +168,7 @@ class DiarizerTask(Task):
         if self.dictionary is not None and isinstance(output.for_loss, Blocks):
             vectors = self.dictionary(output.for_loss, loss.permutation, batch.targets, batch.speakers)
             about["vector"] = vectors.detach()
-            total = (1 - WEIGHT) * total + WEIGHT * vectors
+            total = (1 - VECTOR_WEIGHT) * total + VECTOR_WEIGHT * vectors
         for logits in output.earlier:
             below = diarization_loss(output._replace(logits=logits), batch.targets, self.alpha).total
             total = total + self._layer_weight / len(output.earlier) * below

@@ -13,7 +13,7 @@ from typing import Any
 
 from sortk.formats.files import atomic_text
 from sortk.progress import ProgressBar
-from sortk.training.checkpoint import Progress
+from sortk.training.checkpoint import TrainingProgress
 from sortk.training.processes import Processes
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,12 @@ class TrainingLog:
         with atomic_text(path) as file:
             file.writelines(f"{line}\n" for line in lines if _is_kept(line, phase, from_step))
         self._file = path.open("a", encoding="utf-8")
-        self._board = _open_board(out / "log" / "tensorboard" / phase, from_step)
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it may not be installed
+        except ImportError:
+            self._board: Any = None
+        else:
+            self._board = SummaryWriter(str(out / "log" / "tensorboard" / phase), purge_step=from_step + 1)
 
     def __enter__(self) -> TrainingLog:
         return self
@@ -86,14 +91,6 @@ def open_log(out: Path, phase: str, from_step: int, processes: Processes) -> Tra
     return TrainingLog(out, phase, from_step) if processes.leads else _NoLog()
 
 
-def _open_board(folder: Path, from_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it may not be installed
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=from_step + 1)
-
-
 def _is_kept(line: str, phase: str, from_step: int) -> bool:
     try:
         fields = json.loads(line)
@@ -105,7 +102,7 @@ def _is_kept(line: str, phase: str, from_step: int) -> bool:
 class Bar(contextlib.AbstractContextManager["Bar"]):
     """Progress: a bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, progress: Progress, n_steps: int, processes: Processes) -> None:
+    def __init__(self, progress: TrainingProgress, n_steps: int, processes: Processes) -> None:
         self._progress, self._n_steps, self._leads = progress, n_steps, processes.leads
         self.scores: dict[str, float] = {}  # of the last validation
         is_seen = sys.stderr.isatty() and processes.leads

@@ -1,4 +1,4 @@
-"""One loop for every model: steps, checkpoints, validation. A `Task` knows the model and its loss.
+"""One loop for every model: steps, checkpoints, validation. A `TrainingTask` knows the model and its loss.
 
 A run that is killed and started again sees the same batches and draws the same random numbers as one that was not, and
 ends with the same weights: batches follow from seed, epoch and number, the random numbers of a step from seed and step;
@@ -21,7 +21,8 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sortk.training.checkpoint import Checkpoints, Progress, full_tensor
-from sortk.training.data import Batch, BatchLoader
+from sortk.training.checkpoint import Checkpoints, TrainingProgress, full_tensor
+from sortk.training.data import Batch, BatchLoader, ExampleSource
 from sortk.training.log import RATES, Bar, Event, open_log
 from sortk.training.optimizer import build_optimizer, freeze_parts, learning_rate
 from sortk.training.options import LoopOptions, PhaseOptions
@@ -46,7 +47,7 @@ SPIKE = 4.0  # times its mean: a loss that jumps
 MEAN_UPDATES = 50  # over which that mean is taken, roughly; before that, nothing is a jump
 
 
-class Task(nn.Module):
+class TrainingTask(nn.Module):
     """A model, its loss and its validation."""
 
     model: nn.Module
@@ -69,14 +70,14 @@ class Task(nn.Module):
 
 
 def train(
-    task: Task,
+    task: TrainingTask,
     loader: BatchLoader,
     options: LoopOptions,
     out: Path,
     device: torch.device,
     phase: str = "train",
     seed: int = 0,
-) -> Progress:
+) -> TrainingProgress:
     """Train a task in place; continue where an earlier run stopped, and do nothing more if that one was complete.
 
     Writes checkpoints/<phase>/ and log.jsonl in `out`.
@@ -155,7 +156,9 @@ def _is_due(step: int, every: int, n_steps: int) -> bool:
 class _Run:
     """One update, one validation."""
 
-    def __init__(self, task: Task, options: LoopOptions, device: torch.device, processes: Processes, seed: str) -> None:
+    def __init__(
+        self, task: TrainingTask, options: LoopOptions, device: torch.device, processes: Processes, seed: str
+    ) -> None:
         self.task, self.options, self.device, self.processes, self.seed = task, options, device, processes, seed
         self.is_sharded = options.shard and processes.n > 1
         # What learns may be sharded over the processes; the task has full tensors, and is given what was learned.
@@ -170,7 +173,9 @@ class _Run:
         self.compute_loss = torch.compile(shared) if options.compile else shared
         self._clock = time.monotonic()
 
-    def update(self, progress: Progress, batches: Sequence[Batch], stop: Stop) -> tuple[dict[str, float], Event | None]:
+    def update(
+        self, progress: TrainingProgress, batches: Sequence[Batch], stop: Stop
+    ) -> tuple[dict[str, float], Event | None]:
         """Make one step of the optimiser over one or more batches; return numbers to log, and what was unusual."""
         options = self.options
         rate = learning_rate(progress.step, options)
@@ -203,7 +208,7 @@ class _Run:
         return {name: value for name, value in numbers.items() if math.isfinite(value)}, event
 
     def _judge(
-        self, progress: Progress, loss: float, norm: float, batches: Sequence[Batch], broken: Sequence[str]
+        self, progress: TrainingProgress, loss: float, norm: float, batches: Sequence[Batch], broken: Sequence[str]
     ) -> Event | None:
         """Return what is unusual about an update, noted in `progress`; raise ValueError after too many bad ones."""
         step = progress.step + 1
@@ -306,7 +311,7 @@ def _names(batches: Sequence[Batch]) -> tuple[str, ...]:
     return tuple(name for names in all_gather([name for batch in batches for name in batch.names]) for name in names)
 
 
-def shard(task: Task, device: torch.device) -> Task:
+def shard(task: TrainingTask, device: torch.device) -> TrainingTask:
     """FSDP2: shard weights, gradients and the optimiser's state over the processes; a step gathers the weights.
 
     All at once and not layer by layer, because the encoder projects the positions of all its layers beforehand.
@@ -316,7 +321,7 @@ def shard(task: Task, device: torch.device) -> Task:
 
 
 def _updates(
-    loader: BatchLoader, progress: Progress, options: LoopOptions, processes: Processes
+    loader: BatchLoader, progress: TrainingProgress, options: LoopOptions, processes: Processes
 ) -> Iterator[list[Batch]]:
     """Yield the batches of each update, epoch after epoch, from where the run is; update `progress`.
 
@@ -330,3 +335,33 @@ def _updates(
         if progress.batch == 0:
             raise ValueError("there is nothing to learn from: an epoch has no batches")
         progress.epoch, progress.batch = progress.epoch + 1, 0
+
+
+def run_phases(
+    task: TrainingTask,
+    phases: Sequence[PhaseOptions],
+    sources_of: Callable[[Any], list[ExampleSource]],
+    seed: int,
+    out: Path,
+    frozen: Sequence[str] = (),
+) -> dict[str, float]:
+    """Train the task's model through all phases, on the examples that `sources_of(phase)` gives.
+
+    Fills `out` with checkpoints/<phase>/ and log.jsonl; continues where an earlier run stopped. At the end the model
+    has the best weights of the last phase (the average of the `keep_best` best); returns its scores. `frozen` are parts
+    of the model that learn in no phase.
+    """
+    device = current_processes().choose_device()
+    for phase in phases:
+        task.begin(phase)
+        loader = BatchLoader(sources_of(phase), phase.batch_limit, seed, phase.loop.workers)
+        loop = replace(phase.loop, freeze=tuple(dict.fromkeys((*frozen, *phase.loop.freeze))))
+        train(task, loader, loop, out, device, phase.name, seed)
+    wait_for_all()  # rank 0 may still be writing the last weights
+    last = phases[-1]
+    task.model.load_state_dict(Checkpoints(out / "checkpoints" / last.name, last.loop.keep_best).average_best())
+    task.eval()
+    with torch.inference_mode():
+        scores = task.validate(device)
+    log.info("the model that is kept: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    return scores

@@ -29,13 +29,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.models.aed_eend import SpeechTypes
 from sortk.models.blocks import Blocks
 from sortk.models.eend_gla import MARGIN
 from sortk.models.frames import SpeakerOutput, valid_frames
+from sortk.training.targets import NO_SPEAKER
 
 MAX_ENUMERATED = 6  # speakers: 720 permutations
 FORBIDDEN = -1e9  # affinity of a pair that must not be
@@ -54,12 +55,12 @@ class DiarizationLoss:
 
 
 def diarization_loss(output: SpeakerOutput, targets: Tensor, alpha: float = 0.5) -> DiarizationLoss:
-    """The loss of any diarizer of `models`; targets as the logits, (batch, frames, speakers)."""
+    """Return the loss of any diarizer of `models`; targets as the logits, (batch, frames, speakers)."""
     if isinstance(output.for_loss, SpeechTypes):
         return aed_loss(output.logits, output.for_loss, targets, output.lengths)
     if isinstance(output.for_loss, Blocks) and output.existence is not None:
         return gla_loss(output.logits, output.existence, output.for_loss, targets, output.lengths)
-    if isinstance(output.for_loss, Blocks):  # EEND-VC: PIL of the chunks; `speaker_dictionary` has the other part
+    if isinstance(output.for_loss, Blocks):  # EEND-VC: PIL of the chunks; `SpeakerDictionary` is the other part
         chunks = output.for_loss
         return hybrid_loss(chunks.logits, cut_targets(targets, chunks), chunks.lengths, alpha=0.0)
     if output.existence is not None:
@@ -226,7 +227,8 @@ def _mix(
 
 
 def arrival_order(targets: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """The sorting function eta of Eq. 9: (batch, frames, speakers) -> (batch, speakers), who comes first, second, ...
+    """Return eta of Eq. 9, the sorting function: (batch, frames, speakers) -> (batch, speakers), who comes first,
+    second, ...
 
     Speakers who start in the same frame keep the order of their indices; those who never speak come last.
     """
@@ -252,7 +254,8 @@ def pair_affinity(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def best_permutation(affinity: Tensor) -> Tensor:
-    """The pairing with the largest total: (batch, targets, outputs) -> (batch, outputs), the target of each output."""
+    """Return the pairing with the largest total: (batch, targets, outputs) -> (batch, outputs), the target of each
+    output."""
     n_speakers = affinity.shape[1]
     if n_speakers > MAX_ENUMERATED:
         # The solver refuses NaN; any permutation serves here, and the loss is NaN for the caller to see.
@@ -267,7 +270,7 @@ def best_permutation(affinity: Tensor) -> Tensor:
 
 @cache
 def _permutations(n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """All n! of them, (n!, n), the identity first; and (n n, n!), 1 where one of them pairs (target, output)."""
+    """Return all permutations, (n!, n), the identity first; and (n n, n!), 1 where one pairs (target, output)."""
     permutations = np.array(list(itertools.permutations(range(n))))
     pairs = np.zeros((n, n, len(permutations)), np.float32)
     pairs[permutations.T, np.arange(n)[:, None], np.arange(len(permutations))] = 1
@@ -311,7 +314,7 @@ def mean_weights(logits: Tensor, lengths: Tensor | None, used: Tensor | None = N
 
 
 def silence_padding(targets: Tensor, lengths: Tensor | None) -> Tensor:
-    """The targets as floating-point numbers, 0 on padding. (batch, frames, speakers)"""
+    """Return the targets, (batch, frames, speakers), as floating-point numbers, 0 on padding."""
     targets = targets if targets.is_floating_point() else targets.float()
     valid = valid_frames(lengths, targets.shape[1])
     return targets if valid is None else targets * valid[:, :, None]
@@ -332,3 +335,52 @@ def _full_precision(x: Tensor) -> Tensor:
 def _require_same_shape(logits: Tensor, targets: Tensor) -> None:
     if logits.shape != targets.shape:
         raise ValueError(f"logits of shape {tuple(logits.shape)} do not fit targets of shape {tuple(targets.shape)}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The speaker vectors that EEND-VC learns beside diarization: one for each speaker of the training data
+#
+#     L_vector = -log softmax_s(-alpha ||v_k - u_s||^2),  v_k and u_s of length 1
+#
+# v_k is the vector of output k of a chunk, and s the speaker that PIL pairs with it (`models/eend_vc.py`). After
+# training the dictionary is thrown away: new voices are distinguished by the distance of their vectors.
+
+VECTOR_WEIGHT = 0.03  # lambda: of this loss; diarization has 1 - lambda
+
+
+class SpeakerDictionary(nn.Module):
+    """The vectors u_s and the scale alpha."""
+
+    def __init__(self, n_speakers: int, vector_size: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(n_speakers, vector_size))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, chunks: Blocks, permutation: Tensor, targets: Tensor, speakers: Tensor) -> Tensor:
+        """Return the mean over outputs and chunks; outputs without a speaker, or for one without a name, count as 0.
+
+        `permutation`, (chunks, outputs), has the column of the targets, (batch, frames, columns), for each output;
+        `speakers`, (batch, frames), who speaks alone.
+        """
+        names = name_columns(targets, speakers)[chunks.clip]
+        is_present = (cut_targets(targets, chunks) != 0).any(dim=1)
+        names = names.masked_fill(~is_present, NO_SPEAKER).gather(1, permutation)
+        known = names != NO_SPEAKER
+        if not bool(known.any()):
+            return 0.0 * (chunks.vectors.sum() + self.vectors.sum() + self.scale)
+        # ||v - u||^2 = 2 - 2 v.u, as both have length 1.
+        distance = 2 - 2 * chunks.vectors[known].float() @ functional.normalize(self.vectors, dim=1).T
+        loss = functional.cross_entropy(-self.scale.clamp(min=1e-6) * distance, names[known], reduction="sum")
+        return loss / known.numel()
+
+
+def name_columns(targets: Tensor, speakers: Tensor) -> Tensor:
+    """(batch, frames, columns), (batch, frames) -> (batch, columns): each column's speaker, or NO_SPEAKER.
+
+    A speaker's number is known from the frames in which that speaker speaks alone.
+    """
+    alone = (targets != 0) & ((targets != 0).sum(dim=2, keepdim=True) == 1)
+    named = torch.where(
+        alone, speakers[:, : targets.shape[1], None], torch.full_like(speakers[:, :1, None], NO_SPEAKER)
+    )
+    return named.amax(dim=1)

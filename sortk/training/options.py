@@ -2,7 +2,7 @@
 
 What a model needs that starts from random weights on little data is not the paper's: `optimizer = "muon"`,
 `encoder_warmup`, `global_speakers`, `speaker_weight`, `layer_weight`, `word_weight`, `kernel_scale`, `keep_norm` and
-`label_smoothing`. All of it is off by default. `small_scale.py` and `muon.py` have the code."""
+`label_smoothing`. All of it is off by default. `small_scale.py` and `optimizer.py` have the code."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class TrainDiarOptions(Options):
         return warmup + sum(phase.audio_hours for phase in self.phases)
 
     def describe(self) -> str:
-        """The name of a row in Table 1."""
+        """Return the name of a row in Table 1."""
         if self.model != "sortformer":
             return self.model.upper()
         loss = {0.0: "PIL", 1.0: "Sort Loss"}.get(self.alpha, f"hybrid loss, alpha {self.alpha:g}")
@@ -237,7 +237,7 @@ class TrainDiarOptions(Options):
 
 
 def paper_asr_loop() -> LoopOptions:
-    """As the paper trains Canary-170M."""
+    """Return the settings with which the paper trains Canary-170M."""
     return LoopOptions(steps=50_000, learning_rate=3e-4)
 
 

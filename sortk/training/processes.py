@@ -31,7 +31,7 @@ class Processes:
         return self.rank == 0
 
     def choose_device(self) -> torch.device:
-        """The process's own GPU if there is one."""
+        """Return the process's own GPU if there is one."""
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -133,7 +133,7 @@ def _beat_key(rank: int) -> str:
 
 
 def _is_first(store: Store, rank: int) -> bool:
-    """Whether no other process has failed before; the store outlives them, for it is torchrun's."""
+    """Return whether no other process has failed before; the store outlives them, for it is torchrun's."""
     try:
         return bool(store.compare_set("sortk-failed", "", str(rank)) == str(rank).encode())
     except RuntimeError:  # the store is gone

@@ -9,7 +9,7 @@ The paper starts from pretrained models (NEST, Canary), which already distinguis
     start_by_comparing  new attention first compares frames
     word_weight         the states of the ASR also name the token that is spoken in each frame
 
-All are off by default, as are Muon (`muon.py`) and the scaling of the speaker kernels (`kernel_scale`, `keep_norm`).
+All are off by default, as are Muon (`optimizer.py`) and the scaling of speaker kernels (`kernel_scale`, `keep_norm`).
 """
 
 from __future__ import annotations

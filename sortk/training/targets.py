@@ -1,6 +1,6 @@
 """What a clip teaches: who speaks in each model frame, and for the ASR which tokens its transcript has.
 
-`DiarizerLabels` and `AsrLabels` make a training `Example` of a `Clip`: samples with their annotation.
+`DiarizerLabels` and `AsrLabels` make a training `Example` of a `LabelledClip`: samples with their annotation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Clip:
+class LabelledClip:
     """Samples with all that is known about them; times count as in the annotation."""
 
     name: str
@@ -62,7 +62,7 @@ class Labels(Protocol):
     def check(self, session: Session) -> None:
         """Raise ValueError if a session lacks what its examples need."""
 
-    def make_example(self, clip: Clip) -> Example: ...
+    def make_example(self, clip: LabelledClip) -> Example: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class DiarizerLabels:
         if session.rttm_path is None:
             raise ValueError(f"session {session.session_id} has no rttm_filepath, which training requires")
 
-    def make_example(self, clip: Clip) -> Example:
+    def make_example(self, clip: LabelledClip) -> Example:
         targets, names = frame_targets(clip.segments, clip.start, clip.n_frames, self.n_speakers)
         speakers = frame_speakers(targets, names, self.number_of)  # of model frames, whatever the output has
         if self.rows_per_frame > 1:
@@ -110,7 +110,7 @@ class AsrLabels:
         if self.needs_turns and session.rttm_path is None:
             raise ValueError(f'session {session.session_id} has no rttm_filepath, which supervision = "truth" requires')
 
-    def make_example(self, clip: Clip) -> Example:
+    def make_example(self, clip: LabelledClip) -> Example:
         text = clip.text
         if text is None:
             text = build_sst(clip.words, self.sst)

@@ -17,9 +17,8 @@ from sortk.models.eend_vc import SIZES, EendVc, EendVcOptions
 from sortk.models.transformer import TransformerOptions
 from sortk.models.wavlm import WavlmFrontEnd, WavlmOptions, convert_weights, guess_options
 from sortk.training.diarizer import build_diarizer, start_from
-from sortk.training.losses import diarization_loss
+from sortk.training.losses import SpeakerDictionary, diarization_loss, name_columns
 from sortk.training.options import TrainDiarOptions
-from sortk.training.speaker_dictionary import SpeakerDictionary, name_columns
 
 SMALL = TransformerOptions(d_model=16, n_layers=1, n_heads=4, d_inner=32, dropout=0.0)
 WAVLM = WavlmOptions(d_model=16, n_layers=2, n_heads=4, d_inner=16, channels=8)

@@ -29,9 +29,8 @@ from sortk.training.asr import (
     token_losses,
     train_asr,
 )
-from sortk.training.data import Batch
+from sortk.training.data import Batch, Pretrained, TrainingData
 from sortk.training.options import AsrPhaseOptions, LoopOptions, TrainAsrOptions
-from sortk.training.phases import Pretrained, TrainingData
 from sortk.training.targets import NOT_KNOWN
 
 LOOP = LoopOptions(

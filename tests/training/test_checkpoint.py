@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sortk.training.checkpoint import Checkpoints, Progress
+from sortk.training.checkpoint import Checkpoints, TrainingProgress
 
 
 @pytest.mark.parametrize("n_renames", [0, 1, 2])
@@ -16,7 +16,7 @@ def test_a_kill_between_renames_is_made_up_for(tmp_path: Path, monkeypatch: pyte
     optimizer = torch.optim.AdamW(model.parameters())
     checkpoints = Checkpoints(tmp_path, keep_best=1)
     for step in (1, 2):
-        checkpoints.save(Progress(step), model, optimizer)
+        checkpoints.save(TrainingProgress(step), model, optimizer)
     two = (tmp_path / "last.safetensors").read_bytes()
     replace, done = Path.replace, list[Path]()
 
@@ -31,9 +31,9 @@ def test_a_kill_between_renames_is_made_up_for(tmp_path: Path, monkeypatch: pyte
         patched.setattr(Path, "replace", replace_until_killed)
         if n_renames < 2:
             with pytest.raises(KeyboardInterrupt):
-                checkpoints.save(Progress(3), model, optimizer)
+                checkpoints.save(TrainingProgress(3), model, optimizer)
         else:
-            checkpoints.save(Progress(3), model, optimizer)
+            checkpoints.save(TrainingProgress(3), model, optimizer)
     assert Checkpoints(tmp_path, keep_best=1).restore(model, optimizer).step == 3
     assert {path.name for path in tmp_path.iterdir()} == {"last.safetensors", "before-last.safetensors"}
     assert (tmp_path / "before-last.safetensors").read_bytes() == two

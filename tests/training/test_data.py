@@ -13,9 +13,8 @@ from sortk.corpora.espeak import EspeakOptions, prepare
 from sortk.formats import audio, rttm
 from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources, name_voice
 from sortk.records import Segment, Session
-from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, plan_epoch
+from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, count_simulated, plan_epoch
 from sortk.training.options import AsrPhaseOptions, BatchLimit, LoopOptions, PhaseOptions
-from sortk.training.phases import count_simulated
 from sortk.training.targets import DiarizerLabels
 
 MINUTE = BatchLimit(seconds=60.0)

@@ -17,12 +17,11 @@ from sortk.inference.load import read_model
 from sortk.models.frames import SpeakerOutput
 from sortk.prepare.simulate import SimulateOptions, index_sources
 from sortk.records import Segment, Session
-from sortk.training.data import Batch
+from sortk.training.data import Batch, Pretrained, TrainingData
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.phases import Pretrained, TrainingData
 from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing
-from sortk.training.targets import Clip, DiarizerLabels
+from sortk.training.targets import DiarizerLabels, LabelledClip
 
 NEMOTRON = Path(__file__).parents[1] / "fixtures" / "nemo2" / "tiny_nemotron_hf"
 
@@ -265,7 +264,7 @@ def test_a_nemotron_is_tuned_with_targets_of_10_ms(tmp_path: Path) -> None:
 
 
 def test_rows_of_10_ms_by_hand() -> None:
-    clip = Clip("a", np.zeros(160 * 20 + 100, np.float32), 1.0, [Segment("a", "x", 1.014, 1.06)])
+    clip = LabelledClip("a", np.zeros(160 * 20 + 100, np.float32), 1.0, [Segment("a", "x", 1.014, 1.06)])
     example = DiarizerLabels(2, {"x": 5}, rows_per_frame=8).make_example(clip)
     assert example.targets.shape == (20, 2) and example.speakers.shape == (3,)
     assert np.flatnonzero(example.targets[:, 0]).tolist() == [1, 2, 3, 4, 5]  # of row 1, 6 ms are speech

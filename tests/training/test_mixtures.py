@@ -21,7 +21,7 @@ from sortk.prepare.sst import serialize_sessions
 from sortk.records import Source
 from sortk.training.data import MixtureSource, plan_epoch
 from sortk.training.options import BatchLimit
-from sortk.training.targets import AsrLabels, Clip, DiarizerLabels
+from sortk.training.targets import AsrLabels, DiarizerLabels, LabelledClip
 
 TEXTS = ("one two three", "four five", "six", "seven eight nine ten")
 
@@ -57,7 +57,7 @@ def test_mixtures_on_the_fly_are_those_on_disk(tmp_path: Path) -> None:
         assert (example.name, example.text) == (session.session_id, session.text)
         turns, words = recorded_segments(prefer_rttm(session)), recorded_segments(session)
         assert np.array_equal(
-            example.targets, asr.make_example(Clip("", samples, 0.0, turns, words, session.text or "")).targets
+            example.targets, asr.make_example(LabelledClip("", samples, 0.0, turns, words, session.text or "")).targets
         )
         assert for_asr.seconds(number, 0) == pytest.approx(len(samples) / 16000, abs=1e-4)
         cut = for_diarizer.load(number, 0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sortk.training.muon import RMS_RATIO, Muon, orthogonalize, stacked_matrices
+from sortk.training.optimizer import RMS_RATIO, Muon, orthogonalize, stacked_matrices
 
 
 class Stack(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sortk.training.data import Batch
-from sortk.training.loop import Task
+from sortk.training.loop import TrainingTask
 from sortk.training.targets import Example
 
 
@@ -33,7 +33,7 @@ class ToySource:
         return Example(f"{epoch}-{index}", samples, targets, np.full(n_frames, -1))
 
 
-class ToyTask(Task):
+class ToyTask(TrainingTask):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
