@@ -17,10 +17,10 @@ from sortk.models.canary import Canary, CanaryOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, mel_filters
 from sortk.models.nemo import CANARY_NAMES, CTC_NAMES, PARAKEET_NAMES, SORTFORMER_NAMES
+from sortk.models.options import name_tensor
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.transformer import TransformerOptions
-from sortk.models.weights import name_tensor
 
 ASR = "nemo.collections.asr"
 

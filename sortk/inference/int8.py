@@ -66,9 +66,9 @@ class Int8FeedForward(nn.Module):
     """Both layers of a feed-forward block. Its activation is computed inside the first product, which saves a pass over
     the widest tensor of a layer."""
 
-    def __init__(self, block: fastconformer.FeedForward | transformer.FeedForward) -> None:
+    def __init__(self, block: fastconformer.ConformerFeedForward | transformer.FeedForward) -> None:
         super().__init__()
-        activation = "swish" if isinstance(block, fastconformer.FeedForward) else "relu"
+        activation = "swish" if isinstance(block, fastconformer.ConformerFeedForward) else "relu"
         self.linear1, self.linear2 = Int8Linear(block.linear1, activation), Int8Linear(block.linear2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def quantize(model: DiarizerModel) -> None:
 
 def _quantize_children(module: nn.Module) -> None:
     for name, child in list(module.named_children()):
-        if isinstance(child, fastconformer.FeedForward | transformer.FeedForward):
+        if isinstance(child, fastconformer.ConformerFeedForward | transformer.FeedForward):
             setattr(module, name, Int8FeedForward(child))
         elif isinstance(child, nn.Linear | Pointwise | Pointwise2d):
             if name not in NOT_QUANTIZED:

@@ -28,9 +28,9 @@ abstracts say nothing (form of the enhancer, choice of enrolment frames, weights
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ from sortk.models.canary import DecoderLayer, mask_padding
 from sortk.models.eend import EendEncoder
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import SpeakerOutput, key_bias, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.transformer import TransformerOptions
 
 SILENCE, SINGLE, OVERLAP = range(3)
@@ -48,8 +48,10 @@ ACTIVE = 0.0  # a logit: probability 0.5
 
 
 @dataclass(frozen=True)
-class AedEendOptions:
+class AedEendOptions(ModelOptions):
     """Everything that an AED-EEND is built from; the defaults are of the published model, 11.6M."""
+
+    WHAT = "an AED-EEND"
 
     n_speakers: int = 4  # of a training example, at most
     context: int = 7  # mel frames to the left and right that a frame sees
@@ -68,14 +70,6 @@ class AedEendOptions:
             raise ValueError(
                 f"context and enhancer_layers must be 0 or more, got {self.context} and {self.enhancer_layers}"
             )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> AedEendOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "an AED-EEND")
 
 
 _TINY = TransformerOptions(d_model=64, n_layers=2, n_heads=4, d_inner=128, dropout=0.0)

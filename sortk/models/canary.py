@@ -37,8 +37,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ from torch.nn import functional
 from sortk.models.fastconformer import FastConformer, FastConformerOptions, relative_sinusoids
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import key_bias, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.transformer import FeedForward, TransformerEncoder, TransformerOptions
 
 KeyValue = tuple[Tensor, Tensor]
@@ -55,8 +55,10 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class CanaryOptions:
+class CanaryOptions(ModelOptions):
     """Everything that a Canary is built from; the defaults are those of canary-180m-flash."""
+
+    WHAT = "a Canary"
 
     n_tokens: int = 5248  # of the tokenizer; NVIDIA's are padded to a multiple of 8
     max_tokens: int = 1024  # of a text with its prompt
@@ -76,14 +78,6 @@ class CanaryOptions:
                 f"d_model {self.transformer.d_model} of the transformer must be that of the decoder, "
                 f"{self.decoder.d_model}"
             )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CanaryOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a Canary")
 
 
 SIZES = {

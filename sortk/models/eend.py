@@ -9,9 +9,9 @@ EEND-EDA   (Horiguchi et al. 2022)  the head draws from all frames one vector a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,15 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from sortk.models.diarizer import DiarizerModel, DiarizerOptions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.transformer import TransformerEncoder, TransformerOptions
 
 
 @dataclass(frozen=True)
-class EendOptions:
+class EendOptions(ModelOptions):
     """Everything that an EEND model is built from; the defaults are of the published models, at frames of 80 ms."""
+
+    WHAT = "an EEND model"
 
     n_speakers: int = 4
     attractors: bool = False  # EEND-EDA, else EEND-SA
@@ -42,17 +44,9 @@ class EendOptions:
         if self.context < 0:
             raise ValueError(f"context must not be negative, not {self.context}")
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> EendOptions:
-        """The inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "an EEND model")
-
 
 def stack_context(mel: Tensor, context: int) -> Tensor:
-    """Every 8th frame with its neighbours: (batch, mel frames, bins) -> (batch, frames, (2 context + 1) bins)."""
+    """Return every 8th frame with its neighbours: (batch, mel frames, bins) -> (batch, frames, (2 context + 1) bins)."""
     padded = functional.pad(mel, (0, 0, context, context))
     return padded.unfold(1, 2 * context + 1, MEL_PER_FRAME).flatten(2)
 
@@ -82,7 +76,7 @@ class Attractors(nn.Module):
 
 
 def shuffle_frames(frames: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each clip's frames in a random order, its padding still last: the order of time is not to matter."""
+    """Return each clip's frames in a random order, its padding still last: the order of time is not to matter."""
     key = torch.rand(frames.shape[:2], device=frames.device)
     valid = valid_frames(lengths, frames.shape[1])
     if valid is not None:

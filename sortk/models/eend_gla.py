@@ -26,9 +26,8 @@ differ from theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ from sortk.models.canary import DecoderLayer, mask_padding
 from sortk.models.eend import Attractors, EendEncoder
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import SpeakerOutput, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.transformer import TransformerOptions
 
 MARGIN = 0.5  # cosine up to which two speakers are far enough apart
@@ -48,8 +47,10 @@ GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
 @dataclass(frozen=True)
-class EendGlaOptions:
+class EendGlaOptions(ModelOptions):
     """Everything that an EEND-GLA is built from; the defaults are of EEND-GLA-Large, 10.7M."""
+
+    WHAT = "an EEND-GLA"
 
     n_speakers: int = 4  # of a training example, and of a block, at most
     block: int = 63  # frames of 80 ms: 5 s
@@ -63,14 +64,6 @@ class EendGlaOptions:
         check_sizes(self, "n_speakers", "block")
         if self.context < 0:
             raise ValueError(f"context must be 0 or more, got {self.context}")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> EendGlaOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "an EEND-GLA")
 
 
 SIZES = {

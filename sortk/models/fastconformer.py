@@ -2,7 +2,7 @@
 
     Subsampling            three strided convolutions, 8 x fewer frames
     ConformerLayer         1/2 feed-forward, attention, convolution, 1/2 feed-forward; each one added to its input
-      FeedForward
+      ConformerFeedForward
       RelativeAttention    attention that knows how far apart two frames are (Transformer-XL)
       Convolution          9 frames around, or before
     FastConformer          all of it
@@ -18,9 +18,9 @@ parameters are NVIDIA's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME, key_bias, sinusoids, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 
 QUERY_BLOCK = 256  # frames that attend at a time: the (frames x frames) scores are never all in memory
 SUBSAMPLED_AT_A_TIME = 512  # frames: the first convolution makes the largest tensor of all, 80 MB in the 123M model
@@ -184,7 +184,7 @@ def _rectify(rows: Tensor, x: Tensor, lengths: Tensor | None) -> Tensor:
     return rows.relu_().view(*x.shape[:3], -1)
 
 
-class FeedForward(nn.Module):
+class ConformerFeedForward(nn.Module):
     """(batch, frames, d_model) -> (batch, frames, d_model), each frame by itself."""
 
     def __init__(self, options: FastConformerOptions) -> None:
@@ -412,13 +412,13 @@ class ConformerLayer(nn.Module):
     def __init__(self, options: FastConformerOptions) -> None:
         super().__init__()
         self.norm_feed_forward1 = nn.LayerNorm(options.d_model)
-        self.feed_forward1 = FeedForward(options)
+        self.feed_forward1 = ConformerFeedForward(options)
         self.norm_self_att = nn.LayerNorm(options.d_model)
         self.self_attn = RelativeAttention(options)
         self.norm_conv = nn.LayerNorm(options.d_model)
         self.conv = Convolution(options)
         self.norm_feed_forward2 = nn.LayerNorm(options.d_model)
-        self.feed_forward2 = FeedForward(options)
+        self.feed_forward2 = ConformerFeedForward(options)
         self.norm_out = nn.LayerNorm(options.d_model)
         self.dropout = nn.Dropout(options.dropout)
 
@@ -545,19 +545,13 @@ class FastConformer(nn.Module):
 
 
 @dataclass(frozen=True)
-class EncoderOptions:
+class EncoderOptions(ModelOptions):
     """An encoder alone (NVIDIA's NEST), with the features that it was trained on."""
+
+    WHAT = "an encoder"
 
     features: FeatureOptions = field(default_factory=FeatureOptions)
     encoder: FastConformerOptions = field(default_factory=FastConformerOptions)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> EncoderOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "an encoder")
 
 
 class PretrainedEncoder(nn.Module):

@@ -23,10 +23,10 @@ from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
 from sortk.models.nemo import Converted
 from sortk.models.nemo_config import Section
 from sortk.models.nemotron import NemotronOptions
+from sortk.models.options import Names, name_tensor, take_weights
 from sortk.models.parakeet import ParakeetOptions
 from sortk.models.registry import build_on_meta
 from sortk.models.rnnt import TransducerOptions
-from sortk.models.weights import Names, name_tensor, take_weights
 
 NEMOTRON_NAMES: Names = {
     "stacking.": ("model.audio_tower.embedder.projection.", {}),
@@ -96,7 +96,7 @@ def convert(
     return Converted(converted, take_weights(expected, kind.names, kind.prepare(tensors), absent), {}, {})
 
 
-def _find_kind(config: Mapping[str, Any]) -> _Kind:
+def _find_kind(config: Mapping[str, Any]) -> HuggingFaceKind:
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in KINDS:
         raise ValueError(f"model_type is {str(model_type)[:40]!r}; sortk supports {', '.join(KINDS)}")
@@ -253,7 +253,7 @@ def _name_absent_biases(config: Mapping[str, Any], names: Iterable[str]) -> list
 
 
 @dataclass(frozen=True)
-class _Kind:
+class HuggingFaceKind:
     """How to make a model of ours from one model_type of transformers."""
 
     convert_config: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -262,9 +262,11 @@ class _Kind:
     name_absent: Callable[[Mapping[str, Any], Iterable[str]], Collection[str]]  # tensors that it does without
 
 
-_PARAKEET = _Kind(_convert_parakeet, PARAKEET_NAMES, dict, _name_absent_biases)
+_PARAKEET = HuggingFaceKind(_convert_parakeet, PARAKEET_NAMES, dict, _name_absent_biases)
 KINDS = {
-    "nemotron3_diarization": _Kind(_convert_nemotron, NEMOTRON_NAMES, _join_projections, lambda _config, _names: ()),
+    "nemotron3_diarization": HuggingFaceKind(
+        _convert_nemotron, NEMOTRON_NAMES, _join_projections, lambda _config, _names: ()
+    ),
     "parakeet_ctc": _PARAKEET,
     "parakeet_rnnt": _PARAKEET,
     "parakeet_tdt": _PARAKEET,

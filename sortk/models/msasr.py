@@ -20,27 +20,30 @@ learned, `adapters.<name of what is adapted>.`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from sortk.models.adapters import Adapters
-from sortk.models.canary import Canary, CanaryOptions
+from sortk.models.canary import Canary, CanaryOptions, DecoderLayer
+from sortk.models.fastconformer import ConformerLayer
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import FRAME_SECONDS
 from sortk.models.kernels import KernelOptions, SpeakerKernels
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.sortformer import Sortformer, SortformerOptions
+from sortk.models.transformer import TransformerLayer
 
 Supervision = Literal["none", "frozen", "finetuned", "truth"]
 
 
 @dataclass(frozen=True)
-class MsAsrOptions:
+class MsAsrOptions(ModelOptions):
     """Everything that a multi-speaker ASR model is built from."""
+
+    WHAT = "a multi-speaker ASR"
 
     asr: CanaryOptions = field(default_factory=CanaryOptions)
     supervision: Supervision = "frozen"
@@ -68,14 +71,6 @@ class MsAsrOptions:
     def shares_features(self) -> bool:
         """Return whether mel frames serve both models; dither does not count."""
         return self.diarizer is not None and _undithered(self.asr.features) == _undithered(self.diarizer.features)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> MsAsrOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a multi-speaker ASR")
 
 
 def _undithered(features: FeatureOptions) -> FeatureOptions:
@@ -142,3 +137,66 @@ class MsAsr(nn.Module):
             mel, mel_lengths = self.diarizer.features(samples, lengths) if features is None else features
             frames, n_frames = self.diarizer.subsample(mel, mel_lengths)
             return self.diarizer.diarize_frames(frames, n_frames).speaker_probs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Adapters: a few new weights beside a pretrained model, which stays as it is (Houlsby et al., 2019)
+#
+#     y + W_up relu(W_down norm(y))
+#
+# follows the output y of every attention and of the last feed-forward layer of each layer, before it is added to the
+# layer's input. W_up is 0 at first: a model with new adapters computes what it did without. The adapters are forward
+# hooks on its layers, so its weights keep their names, and whole modules are frozen or trained.
+
+ADAPTED: dict[type[nn.Module], tuple[str, ...]] = {
+    ConformerLayer: ("self_attn", "feed_forward2"),
+    TransformerLayer: ("attention", "feed_forward"),
+    DecoderLayer: ("self_attention", "cross_attention", "feed_forward"),
+}
+"""The parts of each kind of layer whose outputs are adapted."""
+
+
+class Adapter(nn.Module):
+    """(..., d_model) -> (..., d_model), through a bottleneck."""
+
+    def __init__(self, d_model: int, bottleneck: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.down = nn.Linear(d_model, bottleneck)
+        self.up = nn.Linear(bottleneck, d_model)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, y: Tensor) -> Tensor:
+        out: Tensor = y + self.up(functional.relu(self.down(self.norm(y))))
+        return out
+
+
+class Adapters(nn.ModuleDict):
+    """The adapters of an ASR model, by the name of what each adapts; from then on the model computes with them."""
+
+    def __init__(self, asr: Canary, bottleneck: int) -> None:
+        super().__init__()
+        if bottleneck < 1:
+            raise ValueError(f"the bottleneck of adapters must be 1 or more, got {bottleneck}")
+        adapted = {
+            f"{name}.{part}": getattr(layer, part)
+            for name, layer in asr.named_modules()
+            for part in ADAPTED.get(type(layer), ())
+        }
+        for name, part in adapted.items():
+            *_, last = (module for module in part.modules() if isinstance(module, nn.Linear))
+            adapter = Adapter(last.out_features, bottleneck)
+            self[name.replace(".", "-")] = adapter  # a module's name cannot have dots
+            part.register_forward_hook(_Hook(adapter))
+
+
+class _Hook:
+    """Puts an adapter behind a module."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        adapted: Tensor = self._adapter(output)
+        return adapted

@@ -14,9 +14,7 @@ what `encode` and `decode` compute on the complete recording.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +23,7 @@ from torch.nn import functional
 from sortk.models.fastconformer import Context, FastConformerOptions, LayerCache
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.rnnt import DecodingState, TransducerOptions
 
@@ -34,8 +32,10 @@ SEEN_BEFORE = 2 * MEL_PER_FRAME  # mel frames before its own that a causal frame
 
 
 @dataclass(frozen=True)
-class MultitalkerOptions:
+class MultitalkerOptions(ModelOptions):
     """Everything that a multitalker Parakeet is built from."""
+
+    WHAT = "a multitalker Parakeet"
 
     n_tokens: int = 1024
     features: FeatureOptions = field(default_factory=lambda: FeatureOptions(n_mels=128, gain=False, normalize="none"))
@@ -64,14 +64,6 @@ class MultitalkerOptions:
             raise ValueError(f"kernel_layers must differ, got {list(self.kernel_layers)}")
         for context in self.contexts:
             Context(*context).check()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> MultitalkerOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a multitalker Parakeet")
 
 
 class Kernel(nn.Module):

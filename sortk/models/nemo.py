@@ -31,8 +31,8 @@ from sortk.models.nemo_config import (
     convert_sortformer,
     find_tokenizers,
 )
+from sortk.models.options import Names, name_tensor, take_weights
 from sortk.models.registry import build_on_meta
-from sortk.models.weights import Names, name_tensor, take_weights
 
 # NVIDIA's names of the modules of our models. Names that are not here, such as the encoder's, are the same.
 START = "transducer.prediction.embed.weight"  # its last row is read before the first token
@@ -203,10 +203,6 @@ def _check_decoder(tensors: Mapping[str, Tensor], decoder: Decoder) -> None:
         raise ValueError(f"tensor '{OUTPUT}.weight' is not {embedding!r}; sortk supports one for both only")
 
 
-def _no_files(_config: Mapping[str, Any]) -> dict[str, str]:
-    return {}
-
-
 CONSTANTS = {
     "preprocessor.featurizer.window": "a constant that sortk computes",
     "preprocessor.featurizer.fb": "a constant that sortk computes",
@@ -214,21 +210,21 @@ CONSTANTS = {
 
 
 @dataclass(frozen=True)
-class _Kind:
+class NemoKind:
     """How to make a model of ours from one class of NeMo."""
 
     convert_config: Callable[[Mapping[str, Any]], dict[str, Any]]
     names: Names
     left_out: Mapping[str, str]  # how names of tensors that we do without begin, and why
-    find_files: Callable[[Mapping[str, Any]], dict[str, str]] = _no_files  # see `Converted.files`
+    find_files: Callable[[Mapping[str, Any]], dict[str, str]] = lambda _config: {}  # see `Converted.files`
 
 
-_SORTFORMER = _Kind(
+_SORTFORMER = NemoKind(
     convert_sortformer,
     SORTFORMER_NAMES,
     CONSTANTS | {"sortformer_modules.hidden_to_spks.": "never used, not even by NVIDIA"},
 )
-_NEMOTRON = _Kind(
+_NEMOTRON = NemoKind(
     convert_nemotron,
     NEMOTRON_NAMES,
     CONSTANTS
@@ -238,12 +234,12 @@ _NEMOTRON = _Kind(
         for module in ("", "sortformer_modules.", "encoder.")
     },
 )
-_ENCODER = _Kind(
+_ENCODER = NemoKind(
     convert_encoder,
     {},
     CONSTANTS | dict.fromkeys(("decoder.", "quantizer.", "mask_processor."), "only for pretraining the encoder"),
 )
-_CANARY = _Kind(
+_CANARY = NemoKind(
     convert_canary,
     CANARY_NAMES,
     CONSTANTS
@@ -251,13 +247,13 @@ _CANARY = _Kind(
     | {f"{OUTPUT}.weight": "the embedding once more"},
     find_tokenizers,
 )
-_PARAKEET = _Kind(
+_PARAKEET = NemoKind(
     convert_parakeet,
     PARAKEET_NAMES,
     CONSTANTS,
     find_tokenizers,
 )
-_MULTITALKER = _Kind(
+_MULTITALKER = NemoKind(
     convert_multitalker,
     MULTITALKER_NAMES,
     CONSTANTS,
@@ -275,7 +271,7 @@ KINDS = {
 }
 
 
-def _find_kind(config: Mapping[str, Any]) -> _Kind:
+def _find_kind(config: Mapping[str, Any]) -> NemoKind:
     target = str(config.get("target", ""))
     kind = KINDS.get(target.rpartition(".")[2])
     if kind is None:

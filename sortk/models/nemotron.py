@@ -27,9 +27,8 @@ frame's 8 rows. Recordings of any length are processed in steps, as NVIDIA's cod
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ from torch.nn import functional
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, key_bias, valid_frames
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 
 LATENCIES = {"0.32": (3, 1), "0.64": (6, 2), "1.04": (9, 4)}  # seconds: chunk and right context in frames
 OFFLINE = "30.4"
@@ -49,8 +48,10 @@ _STREAMING = replace(_CACHE, chunk=9, right_context=4, fifo=264, update_period=2
 
 
 @dataclass(frozen=True)
-class NemotronOptions:
+class NemotronOptions(ModelOptions):
     """Everything that a Nemotron-3-Diarization is built from; the defaults are those of the published model, 99M."""
+
+    WHAT = "a Nemotron diarizer"
 
     n_speakers: int = 8
     d_model: int = 512
@@ -72,14 +73,6 @@ class NemotronOptions:
             raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
         if not self.rope_base > 1:
             raise ValueError(f"rope_base must be above 1, got {self.rope_base}")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> NemotronOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a Nemotron diarizer")
 
 
 def rotary_angles(n_frames: int, d_k: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -14,24 +14,25 @@ NVIDIA's checkpoints map onto the parameters one to one; `encoder.` keeps its na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from sortk.models.fastconformer import FastConformer, FastConformerOptions, Pointwise
 from sortk.models.features import FeatureOptions, LogMel
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 from sortk.models.rnnt import TimedTokens, Transducer, TransducerOptions
 
 Head = Literal["transducer", "ctc"]
 
 
 @dataclass(frozen=True)
-class ParakeetOptions:
+class ParakeetOptions(ModelOptions):
     """Everything that a Parakeet is built from; the defaults are those of parakeet-tdt_ctc-110m."""
+
+    WHAT = "a Parakeet"
 
     n_tokens: int = 1024  # of the tokenizer; blank comes after them
     features: FeatureOptions = field(default_factory=lambda: FeatureOptions(gain=False))
@@ -43,14 +44,6 @@ class ParakeetOptions:
         check_sizes(self, "n_tokens")
         if self.transducer is None and not self.ctc:
             raise ValueError("a Parakeet needs a head: transducer, ctc or both")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ParakeetOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a Parakeet")
 
 
 class Parakeet(nn.Module):

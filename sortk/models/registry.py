@@ -23,10 +23,10 @@ from sortk.models.features import LogMel
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.multitalker import Multitalker, MultitalkerOptions
 from sortk.models.nemotron import Nemotron, NemotronOptions
+from sortk.models.options import check_weights
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.wavlm import WavlmFrontEnd, WavlmOptions
-from sortk.models.weights import check_weights
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ takes the sizes from the shapes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.models.frames import FRAME_SECONDS, SAMPLE_RATE
-from sortk.models.options import check_sizes, options_from_json
+from sortk.models.options import ModelOptions, check_sizes
 
 FRAME_SAMPLES = round(FRAME_SECONDS * SAMPLE_RATE)
 PER_FRAME = 4  # WavLM frames, 20 ms, in a model frame
@@ -27,8 +27,10 @@ CONVOLUTIONS = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))  # kern
 
 
 @dataclass(frozen=True)
-class WavlmOptions:
+class WavlmOptions(ModelOptions):
     """Sizes of a WavLM; the defaults are those of WavLM Large."""
+
+    WHAT = "a WavLM"
 
     d_model: int = 1024
     n_layers: int = 24
@@ -41,14 +43,6 @@ class WavlmOptions:
         check_sizes(self, "d_model", "n_layers", "n_heads", "d_inner", "channels")
         if self.d_model % self.n_heads or self.d_model % 16:
             raise ValueError(f"d_model {self.d_model} must be a multiple of 16 and of n_heads {self.n_heads}")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> WavlmOptions:
-        """Return the inverse of `to_json`; a field that is left out has its default."""
-        return options_from_json(cls, fields, "a WavLM")
 
 
 class WavlmFrontEnd(nn.Module):

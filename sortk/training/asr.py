@@ -35,8 +35,8 @@ from sortk.models.decoding import Constraint, DecodingOptions, SstConstraint, se
 from sortk.models.frames import SAMPLE_RATE
 from sortk.models.kernels import KernelOptions
 from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.options import check_weights
 from sortk.models.sortformer import SortformerOptions
-from sortk.models.weights import check_weights
 from sortk.prepare.pieces import read_index
 from sortk.records import Counts, Session
 from sortk.training.checkpoint import with_prefix

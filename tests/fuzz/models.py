@@ -68,7 +68,7 @@ def huggingface_seeds() -> list[Parts]:
     from safetensors.torch import save
 
     from sortk.models.huggingface import NEMOTRON_NAMES
-    from sortk.models.weights import name_tensor
+    from sortk.models.options import name_tensor
 
     model = _tiny_nemotron()
     tensors = {}

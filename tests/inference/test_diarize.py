@@ -231,12 +231,12 @@ def test_int8_products_are_exact_but_for_rounding(bias: bool) -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        fastconformer.FeedForward(FastConformerOptions(d_model=8, n_heads=2, dropout=0.0)),
+        fastconformer.ConformerFeedForward(FastConformerOptions(d_model=8, n_heads=2, dropout=0.0)),
         transformer.FeedForward(TransformerOptions(d_model=8, n_heads=2, d_inner=32)),
     ],
 )
 def test_int8_feed_forward_has_the_activation_of_the_block(
-    block: fastconformer.FeedForward | transformer.FeedForward,
+    block: fastconformer.ConformerFeedForward | transformer.FeedForward,
 ) -> None:
     """A step of the input is 8 / 127, one of a weight less than 1 / 127: other activations differ by far more."""
     torch.manual_seed(0)

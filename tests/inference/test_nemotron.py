@@ -31,8 +31,8 @@ from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.nemo import NEMOTRON_NAMES
 from sortk.models.nemotron import Nemotron, NemotronOptions, rotary_angles, rotate
+from sortk.models.options import name_tensor
 from sortk.models.speaker_cache import StreamingState, StreamingStep
-from sortk.models.weights import name_tensor
 from sortk.records import Session
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -6,9 +6,8 @@ import pytest
 import torch
 from small_msasr import ASR, DIARIZER
 
-from sortk.models.adapters import Adapter, Adapters
 from sortk.models.canary import Canary
-from sortk.models.msasr import MsAsr, MsAsrOptions
+from sortk.models.msasr import Adapter, Adapters, MsAsr, MsAsrOptions
 
 TOKENS = torch.tensor([[2, 5, 6], [2, 7, 3]])
 

@@ -17,9 +17,9 @@ from sortk.models.fastconformer import Context
 from sortk.models.features import FeatureOptions
 from sortk.models.multitalker import Multitalker, MultitalkerOptions, MultitalkerStream, split_speakers
 from sortk.models.nemo import MULTITALKER_NAMES, convert
+from sortk.models.options import name_tensor
 from sortk.models.parakeet import ParakeetOptions
 from sortk.models.rnnt import TransducerOptions
-from sortk.models.weights import name_tensor
 
 SMALL = MultitalkerOptions(
     n_tokens=11,
