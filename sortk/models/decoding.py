@@ -135,7 +135,7 @@ class _Beams:
         return bool(self.over.all())
 
     def extend(self, log_probs: Tensor, stopped: Tensor) -> Tensor:
-        """Return one more token in every row. (rows, n_tokens), (rows,) -> (rows,): the row that each one continues."""
+        """Add one more token to every row. (rows, n_tokens), (rows,) -> (rows,): the row that each one continues."""
         self.over |= stopped
         log_probs = log_probs.masked_fill(self.over[:, None], -math.inf)
         log_probs[:, self.end].masked_fill_(self.over, 0.0)

@@ -46,7 +46,7 @@ class EendOptions(ModelOptions):
 
 
 def stack_context(mel: Tensor, context: int) -> Tensor:
-    """Return every 8th frame with its neighbours: (batch, mel frames, bins) -> (batch, frames, (2 context + 1) bins)."""
+    """Stack every 8th frame and its neighbours: (batch, mel frames, bins) -> (batch, frames, (2 context + 1) bins)."""
     padded = functional.pad(mel, (0, 0, context, context))
     return padded.unfold(1, 2 * context + 1, MEL_PER_FRAME).flatten(2)
 

@@ -29,7 +29,7 @@ def test_the_waveform_is_relative_to_its_peak(tmp_path: Path, monkeypatch: pytes
     peaks = base64.b64decode(waveform["peaks"])
     assert len(peaks) == 25 and peaks[0] == 128 and peaks[-1] == 255 and not any(peaks[1:-1])
     assert waveform["peak_seconds"] == 0.04
-    monkeypatch.setattr(session, "MAX_PEAKS", 10)  # so that three are one
+    monkeypatch.setattr("sortk.report.session.MAX_PEAKS", 10)  # so that three are one
     waveform = encode_waveform(session)
     peaks = base64.b64decode(waveform["peaks"])
     assert len(peaks) == 9 and peaks[0] == 128 and peaks[-1] == 255 and waveform["peak_seconds"] == 0.12
