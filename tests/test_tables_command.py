@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,17 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> N
     assert sortk(*command).stderr.count("skipped") == 16
     same = sortk("status", "--recipe", recipe, "--exp", exp, "--variant", "same").stdout
     assert same.count(" done ") == 8  # a variant with the settings of another has its stages
+    shutil.rmtree(exp / "variant-pil" / "08-score")
+    result = sortk(*command, "--finished", "--out", recipe / "part.md")
+    part = (recipe / "part.md").read_text(encoding="utf-8")
+    assert result.exit_code == 0 and part == result.stdout and "| Sortformer-Hybrid-Loss | tuned |" in part
+    assert "| Sortformer-PIL |" not in part and "Sortformer-PIL (pil): not measured yet" in part
+    assert not (exp / "variant-pil" / "08-score").exists()
+
+
+def test_nothing_is_finished(recipe: Path) -> None:
+    result = sortk("tables", "--recipe", recipe, "--exp", recipe / "exp", "--finished")
+    assert result.exit_code == 1 and "no row of the tables is finished" in result.output
 
 
 def test_results_of_a_variant_are_not_those_of_the_recipe(recipe: Path) -> None:

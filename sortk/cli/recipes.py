@@ -119,8 +119,9 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
 @click.command()
 @RUN
 @click.option("--out", type=FILE, help="The file to write; RESULTS.md beside the recipe if it is not given.")
+@click.option("--finished", is_flag=True, help="Run nothing: write the rows that are finished, and name the others.")
 @with_verbosity
-def tables(out: Path | None, **common: Any) -> None:
+def tables(out: Path | None, finished: bool, **common: Any) -> None:
     """Measure the paper's Tables 1 to 3 on a recipe.
 
     Runs what is missing of the variants that the recipe names in [tables], and writes RESULTS.md. What variants have in
@@ -129,11 +130,13 @@ def tables(out: Path | None, **common: Any) -> None:
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
-    from sortk.run.tables import list_first, place_results, plan_tables, write_tables
+    from sortk.run.tables import keep_finished, list_first, place_results, plan_tables, write_tables
 
     chosen = _Chosen(**common)
 
     def run_all(experiment: Experiment) -> None:
+        if finished:
+            return
         if chosen.submits:
             _submit_stages(chosen, experiment, experiment.stages, wait=True)
         else:
@@ -148,7 +151,9 @@ def tables(out: Path | None, **common: Any) -> None:
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
                 click.echo(f"{experiment.variant or plan.recipe}: {line}")
         return
-    if not chosen.submits:
+    if finished:
+        plan = keep_finished(plan)
+    elif not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
     written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant or ""), run_all)
     click.echo(written, nl=False)

@@ -12,7 +12,7 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,20 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
     return Plan(base.name, rows, notes, overrides, base.tables.about)
+
+
+def keep_finished(plan: Plan) -> Plan:
+    """Return the plan with the rows that are scored already, and a note about each other one."""
+    score = find_stage("score")
+    rows, notes = [], [*plan.notes]
+    for row in plan.rows:
+        if row.files is not None or row.experiment.status(score).state == "done":
+            rows.append(row)
+        else:
+            notes.append(f"{row.name} ({row.variant or 'the recipe itself'}): not measured yet")
+    if not rows:
+        raise ValueError("no row of the tables is finished; run `sortk tables` without --finished")
+    return replace(plan, rows=rows, notes=notes)
 
 
 def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:
