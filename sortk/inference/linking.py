@@ -10,8 +10,13 @@ the encoder's lower half, which learned to distinguish voices (`encoder_warmup`)
 
        v_k = sum_t w_{k,t} e_t / ||...||,    w_{k,t} = p_{k,t} (1 - max_{j != k} p_{j,t})^2    where p_{k,t} > 0.5
 
-3. Vectors are clustered: average linkage of cosines, weighted by the time for which a speaker speaks alone, and never
-   two of one window. Speakers with little time alone, and clusters with little time, join the closest cluster.
+3. Vectors are clustered: average linkage of cosines, never two of one window. As in k-means, each window then assigns
+   its speakers to the clusters, no two to one, and a cluster's centre c becomes the mean of its vectors, until
+
+       J = sum_i a_i v_i . c_{l(i)} / sum_i a_i                            a_i: time for which i speaks alone
+
+   no longer grows. A cluster without which J falls by less than `min_gain` is removed. Speakers with little time alone
+   join the closest cluster in the end.
 4. A cluster is a speaker of the recording. Where windows overlap, posteriors are averaged, and the middle of a window
    counts more than its edges. Speakers are sorted by arrival.
 
@@ -28,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -38,11 +44,13 @@ from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SpeakerOutput, count
 from sortk.options import Options, option
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 ACTIVE = 0.5  # posterior above which a speaker of a window speaks
 MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
+ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
 
 
@@ -52,9 +60,10 @@ class LinkingOptions(Options):
 
     window: int = option(188, at_least=1, at_most=7500)
     step: int = option(94, at_least=1, at_most=7500)  # from one window to the next
-    threshold: float = option(0.6, at_least=-1, at_most=1)  # mean cosine from which two clusters are one speaker
+    threshold: float = option(0.6, at_least=-1, at_most=1)  # mean cosine from which two clusters are joined at first
     min_alone: int = option(12, at_least=0)  # time alone that a speaker of a window needs to be clustered
-    min_cluster: int = option(12, at_least=0)  # time alone that a cluster needs to be a speaker
+    min_cluster: int = option(25, at_least=0)  # time alone that a cluster needs
+    min_gain: float = option(0.02, at_least=0, at_most=1)  # of J, by each speaker of the recording
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,42 +159,82 @@ def label_speakers(
     alone = np.concatenate([window.alone for window in windows])
     sure = np.flatnonzero(alone >= min(options.min_alone, alone.max()))
     labels = np.full(len(group), -1)
-    labels[sure] = _cluster(vectors[sure], alone[sure], group[sure], options.threshold, fewest, most)
-    n_found = labels.max() + 1
-    time = np.bincount(labels[sure], alone[sure], n_found)
-    kept = np.argsort(-time, kind="stable")[: max(fewest, int((time >= options.min_cluster).sum()), 1)]
-    labels = np.where(np.isin(labels, kept), labels, -1)
-    centres = np.stack([(alone[labels == label] + 1) @ vectors[labels == label] for label in kept])
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    labels[sure], centres = find_speakers(vectors[sure], alone[sure] + 1, group[sure], options, fewest, most)
     for index in np.argsort(-alone, kind="stable"):  # those who speak longest choose first
-        if labels[index] < 0:
-            free = [n for n, label in enumerate(kept) if label not in labels[group == group[index]]]
-            if free:
-                labels[index] = kept[max(free, key=lambda n: float(vectors[index] @ centres[n]))]
-    number_of = {label: number for number, label in enumerate(kept.tolist())}
-    return [[number_of.get(label, -1) for label in labels[group == number].tolist()] for number in range(len(windows))]
+        free = np.setdiff1d(np.arange(len(centres)), labels[group == group[index]])
+        if alone[index] < options.min_alone and labels[index] < 0 and len(free):
+            labels[index] = free[(centres[free] @ vectors[index]).argmax()]
+    return [labels[group == number].tolist() for number in range(len(windows))]
 
 
-def _cluster(
-    vectors: Floats, alone: Floats, group: npt.NDArray[np.int64], threshold: float, fewest: int, most: int | None
-) -> npt.NDArray[np.int64]:
+def find_speakers(
+    vectors: Floats, times: Floats, group: Ints, options: LinkingOptions, fewest: int, most: int | None
+) -> tuple[Ints, Floats]:
+    """(n, d), (n,), (n,) -> n labels (-1: none of them), and the centres, (speakers, d)."""
+    labels = _cluster(vectors, times, group, options.threshold, fewest, most)
+    time_of = np.bincount(labels, times)
+    kept = np.argsort(-time_of, kind="stable")[: max(fewest, int((time_of >= options.min_cluster).sum()), 1)]
+    centres = _mean_vectors(vectors, times, np.where(np.isin(labels, kept), labels, -1))[kept]
+    windows = [np.flatnonzero(group == number) for number in np.unique(group)]
+    labels, centres = _assign(vectors, times, windows, centres)
+    while len(centres) > fewest:
+        # What J loses without each of the clusters; only their own windows have to choose again.
+        gains = times[:, None] * (vectors @ centres.T)
+        loss = np.zeros(len(centres))
+        for rows in windows:
+            for label in labels[rows][labels[rows] >= 0]:
+                left = np.delete(gains[rows], label, axis=1)
+                loss[label] += _total(gains[rows]) - _total(left)
+        weakest = int(loss.argmin())
+        if loss[weakest] >= options.min_gain * times.sum() and (most is None or len(centres) <= most):
+            break
+        labels, centres = _assign(vectors, times, windows, np.delete(centres, weakest, axis=0))
+    return labels, centres
+
+
+def _assign(vectors: Floats, times: Floats, windows: Sequence[Ints], centres: Floats) -> tuple[Ints, Floats]:
+    """Return labels and centres after the iteration of step 3. `windows` are the rows of the vectors of each one."""
+    labels = np.full(len(vectors), -1)
+    for _ in range(ITERATIONS):
+        before = labels
+        labels = np.full(len(vectors), -1)
+        gains = times[:, None] * (vectors @ centres.T)
+        for rows in windows:
+            chosen, columns = linear_sum_assignment(gains[rows], maximize=True)
+            labels[rows[chosen]] = columns
+        if np.array_equal(labels, before):
+            break
+        moved = _mean_vectors(vectors, times, labels, len(centres))
+        centres = np.where(moved.any(axis=1, keepdims=True), moved, centres)  # an empty cluster stays where it is
+    return labels, centres
+
+
+def _total(gains: Floats) -> float:
+    """(speakers of a window, clusters) -> the largest sum, with no two speakers in one cluster."""
+    return float(gains[linear_sum_assignment(gains, maximize=True)].sum()) if gains.size else 0.0
+
+
+def _mean_vectors(vectors: Floats, times: Floats, labels: Ints, n_labels: int = 0) -> Floats:
+    """Return the mean direction of each label, (labels, d); 0 for one without a vector."""
+    sums = np.zeros((max(n_labels, int(labels.max()) + 1), vectors.shape[1]), np.float32)
+    np.add.at(sums, labels[labels >= 0], (times[:, None] * vectors)[labels >= 0])
+    means: Floats = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
+    return means
+
+
+def _cluster(vectors: Floats, times: Floats, group: Ints, threshold: float, fewest: int, most: int | None) -> Ints:
     """(n, d), (n,), (n,) -> n labels. Many vectors are clustered in parts, and then the means of these clusters."""
-    sizes = (alone + 1).astype(np.float64)
     if len(vectors) <= CLUSTERED_TOGETHER:
         similarity = (vectors @ vectors.T).astype(np.float64)
-        return np.array(cluster(similarity, group, threshold, sizes, fewest, most))
+        return np.array(cluster(similarity, group, threshold, times.astype(np.float64), fewest, most))
     labels = np.zeros(len(vectors), np.int64)
-    n_found, means, times = 0, [], []
+    n_found, time_of = 0, []
     for first in range(0, len(vectors), CLUSTERED_TOGETHER):
         part = slice(first, first + CLUSTERED_TOGETHER)
-        own = _cluster(vectors[part], alone[part], group[part], threshold, fewest, most)
-        for label in range(own.max() + 1):
-            mean = sizes[part][own == label] @ vectors[part][own == label]
-            means.append(mean / np.linalg.norm(mean))
-            times.append(alone[part][own == label].sum())
+        own = _cluster(vectors[part], times[part], group[part], threshold, fewest, most)
+        time_of.append(np.bincount(own, times[part]))
         labels[part] = own + n_found
-        n_found += own.max() + 1
-    of_means = _cluster(
-        np.stack(means).astype(np.float32), np.array(times, np.float32), np.arange(n_found), threshold, fewest, most
-    )
+        n_found += len(time_of[-1])
+    means = _mean_vectors(vectors, times, labels)
+    of_means = _cluster(means, np.concatenate(time_of).astype(np.float32), np.arange(n_found), threshold, fewest, most)
     return of_means[labels]

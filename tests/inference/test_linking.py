@@ -70,7 +70,7 @@ def test_who_hardly_speaks_alone_joins_the_closest_speaker_who_is_free() -> None
     assert label_speakers(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, -1]]  # in the last window nobody is free
     lonely = [window(0, (0, 9)), window(2, (50, 3))]  # a cluster with 3 frames
     assert label_speakers(lonely, OPTIONS) == [[0], [1]]
-    assert label_speakers(lonely, LinkingOptions(4, 2, 0.7, 2, 5)) == [[0], [0]]
+    assert label_speakers(lonely, LinkingOptions(4, 2, 0.7, 2, 5, 0.0)) == [[0], [0]]
 
 
 def test_the_number_of_speakers_can_be_given() -> None:
@@ -79,6 +79,20 @@ def test_the_number_of_speakers_can_be_given() -> None:
     assert label_speakers(windows, OPTIONS, most=1) == [[0]] * 4
     # 120 and 100 are closest (20 degrees), so they are joined first; labels are by time.
     assert label_speakers(windows, OPTIONS, fewest=3) == [[1], [2], [0], [0]]
+
+
+def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
+    """Voices at 0 and 30 degrees, 9 + 1 and 3 + 1 frames; the second hardly gains anything from a centre of its own.
+
+    One centre for both is at 8.4 degrees: J falls from 1 to (10 cos 8.4 + 4 cos 21.6) / 14 = 0.972. Before the centre
+    moves, it is at 0, and the loss that counts is 4 (1 - cos 30) / 14 = 0.038.
+    """
+    windows = [window(0, (0, 9)), window(2, (30, 3))]
+    settings = {"window": 4, "step": 2, "threshold": 0.9, "min_alone": 2, "min_cluster": 2}
+    assert label_speakers(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
+    assert label_speakers(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
+    # Two similar voices in one window: without the second, nothing of its speech would be assigned.
+    assert label_speakers([window(0, (0, 9), (30, 3))], LinkingOptions(**settings, min_gain=0.2)) == [[0, 1]]
 
 
 def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +137,7 @@ class Scripted(DiarizerModel):
 def test_a_recording_can_have_more_speakers_than_the_model_has_outputs() -> None:
     said = np.repeat([1, 2, 1, 3, 4, 5, 3, 6, 1, 2], 20)
     samples = np.repeat(said / 10, 1280).astype(np.float32)
-    loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30))
+    loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30, min_cluster=12))
     segments = Diarizer(loaded)(samples)
     assert {s.speaker for s in segments} == {f"speaker_{n}" for n in range(6)}
     assert [s.speaker[-1] for s in segments] == list("0102342501")
