@@ -173,6 +173,15 @@ def test_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
         build_folder(Folder(precious), FIRST, must_not_run, force=True)
 
 
+@pytest.mark.parametrize("value", ['"x"', "null", "[]", "-1", "NaN", "1e999", "9" * 400])
+def test_a_damaged_note_of_time_and_size_is_not_shown(tmp_path: Path, value: str) -> None:
+    folder = Folder(tmp_path / "out")
+    build_folder(folder, FIRST, fill)
+    folder.usage.write_text(f'{{"seconds": {value}, "bytes": 3}}')
+    status = inspect_folder(folder, FIRST)
+    assert status.state == "done" and status.seconds is None and status.n_bytes == 3
+
+
 def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "out")
     build_folder(folder, FIRST, fill)

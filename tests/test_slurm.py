@@ -94,7 +94,8 @@ def test_the_users_own_file_has_the_defaults_of_all_recipes(tmp_path: Path, monk
         ("cluster.partitoin=x", "unknown key 'partitoin'; did you mean 'partition'"),
         ("cluster.train_dair.gpus=1", "unknown key 'train_dair'; did you mean 'train_diar'"),
         ("cluster.tables.gpus=1", "unknown key 'tables'; keys: clean, prepare, "),
-        ("cluster.nodes=0", "nodes must be more than 0, got 0"),
+        ("cluster.nodes=0", "nodes must be more than 0 and at most 1000000000, got 0"),
+        ("cluster.hours=1e308", "hours must be more than 0 and at most 1000000000, got 1e+308"),
         ('cluster.tune.sbatch=["exclusive"]', "'exclusive' is not an option of sbatch"),
     ],
 )

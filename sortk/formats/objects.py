@@ -44,7 +44,7 @@ def read_own(path: Path, parse: Callable[[Any], Value]) -> Value:
     """Return what `parse` makes of a JSON file that sortk wrote; FormatError that names the file if it is damaged."""
     try:
         return parse(decode(path.read_text(encoding="utf-8"), path, None))
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
         raise FormatError(path, None, "is damaged; remove it and run the same command again") from None
 
 

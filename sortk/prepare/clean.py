@@ -466,10 +466,14 @@ def piece_id(session_id: str, span: Span) -> str:
 
 def _read_result(path: Path) -> dict[str, Any]:
     def check(result: Any) -> dict[str, Any]:
-        rows = [row for output in result["kept"].values() for row in output]
-        if not all(isinstance(row, list) and len(row) >= 3 for row in rows) or not isinstance(result["rejected"], list):
+        rows = [row for output in OUTPUTS for row in result["kept"][output]]
+        if not all(type(value) is int for row in rows for value in Kept(*row)):
             raise ValueError("no lists of pieces")
-        CleanSummary.from_json(result["counts"])
+        if not all(isinstance(line, dict) for line in result["rejected"]):
+            raise ValueError("no lines of rejected.jsonl")
+        total = CleanSummary()
+        total.add(CleanSummary.from_json(result["counts"]))
+        str(total)  # all values can be added up and shown
         return dict(result)
 
     return read_own(path, check)

@@ -105,7 +105,10 @@ def read_index(path: Path) -> list[list[Piece]]:
         utterances = []
         for name, file, rows in content["utterances"]:
             pieces = []
-            for start, duration_ms, lead_ms, tail_ms, energy, spoken in rows:
+            for *numbers, spoken in rows:
+                start, duration_ms, lead_ms, tail_ms, energy = numbers
+                if not all(math.isfinite(number) for number in numbers) or duration_ms < 1:
+                    raise ValueError(f"not a piece of speech: {numbers}")
                 words = tuple(Word(*word) for word in spoken)
                 pieces.append(Piece(speaker, name, files[file], start, duration_ms, lead_ms, tail_ms, energy, words))
             utterances.append(pieces)

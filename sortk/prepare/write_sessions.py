@@ -74,7 +74,7 @@ def write_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Acti
     """Plan, render and write one session, unless it is complete already; return its line of the manifest."""
     paths = SessionPaths(folder, check_file_name(mixer.session_id(index)))
     if paths.plan.exists():
-        plan = read_own(paths.plan, lambda fields: plan_from_json(fields, paths.plan))
+        plan, activity = read_plan(paths.plan)
     else:
         plan = mixer.plan(index)
         audio.write_flac(paths.audio, mixer.render(plan), plan.sample_rate)
@@ -84,6 +84,7 @@ def write_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Acti
         ctm.write(paths.ctm, words)
         with atomic_text(paths.plan) as file:
             file.write(json.dumps(plan_to_json(plan, paths.plan)))
+        activity = _measure(plan)
     session = Session(
         plan.session_id,
         paths.audio,
@@ -93,7 +94,23 @@ def write_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Acti
         ctm_path=paths.ctm,
         seglst_path=paths.seglst,
     )
-    return session, measure_activity(plan.segments(), plan.duration)
+    return session, activity
+
+
+def read_plan(path: Path) -> tuple[Plan, Activity]:
+    """Return the plan of a session that is complete, and its statistics."""
+
+    def parse(fields: Any) -> tuple[Plan, Activity]:
+        plan = plan_from_json(fields, path)
+        if plan.session_id != path.stem:
+            raise ValueError(f"the plan of session {plan.session_id}")
+        return plan, _measure(plan)
+
+    return read_own(path, parse)
+
+
+def _measure(plan: Plan) -> Activity:
+    return measure_activity(plan.segments(), plan.duration)
 
 
 @dataclass

@@ -162,7 +162,7 @@ def inspect_folder(folder: Folder, identity: Identity) -> Status:
     holder = find_writer(folder.lock)
     done, started = _read_marker(folder.done), _read_marker(folder.started)
     if done is not None and done.get("key") == identity.key:
-        usage = _read_marker(folder.usage) or {}
+        usage = {name: value for name, value in (_read_marker(folder.usage) or {}).items() if _is_amount(value)}
         return Status("done", "", usage.get("seconds"), usage.get("bytes"), holder)
     if started is not None and started.get("key") == identity.key:
         return Status("partial", "will be resumed where it stopped", holder=holder)
@@ -171,6 +171,11 @@ def inspect_folder(folder: Folder, identity: Identity) -> Status:
     if started is not None and not (folder.failed.exists() and started.get("settings") == identity.settings):
         return Status("stale", "unfinished, and " + "; ".join(identity.changes_since(started)), holder=holder)
     return Status("missing", holder=holder)
+
+
+def _is_amount(value: object) -> bool:
+    """Return whether a value of a file that may be damaged can be shown as seconds or bytes."""
+    return isinstance(value, int | float) and 0 <= value < 1e18
 
 
 def build_folder(
@@ -407,7 +412,9 @@ def _read_marker(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again") from None
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(name, {}), dict) for name in ("settings", "inputs")
+    ):
         raise ValueError(f"{path} is damaged; remove the folder {path.parent} and run the stage again")
     return content
 

@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -441,7 +442,9 @@ def measure_importance(study: Study) -> dict[str, float]:
     values = {trial.value for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
     if len(values) < 2:
         return {}
-    return dict(get_param_importances(study, evaluator=PedAnovaImportanceEvaluator()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # says that few trials say little
+        return dict(get_param_importances(study, evaluator=PedAnovaImportanceEvaluator()))
 
 
 def _open_journal(path: Path) -> BaseStorage:
@@ -457,7 +460,7 @@ def _open_journal(path: Path) -> BaseStorage:
         _mend_journal(path, lock)
     try:
         return JournalStorage(JournalFileBackend(str(path), lock))
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
+    except (ValueError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError) as error:
         why = f"{type(error).__name__}: {error}"
         raise FormatError(path, None, f"is not a journal of Optuna ({why}); move it away to start over") from None
 
@@ -471,7 +474,7 @@ def _mend_journal(path: Path, lock: JournalFileOpenLock) -> None:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 entry = None
             if not isinstance(entry, dict) or "op_code" not in entry:
                 raise _damaged(path, number)

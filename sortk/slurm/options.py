@@ -7,6 +7,9 @@ from typing import Any
 
 from sortk.formats.files import quote
 
+MOST = 10**9
+"""The limit of all numbers that sbatch gets."""
+
 
 @dataclass(frozen=True)
 class JobOptions:
@@ -25,14 +28,14 @@ class JobOptions:
     def __post_init__(self) -> None:
         for name in ("hours", "memory_gb", "cpus", "nodes", "processes"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be more than 0, got {value}")
+            if value is not None and not 0 < value <= MOST:
+                raise ValueError(f"{name} must be more than 0 and at most {MOST}, got {quote(value)}")
         for text in (self.partition or "", self.account or "", *(self.sbatch or ())):
             if not text.isprintable():  # what comes after a line break would be a command of the job's script
                 raise ValueError(f"{quote(text)} holds a line break or a control character")
         for line in self.sbatch or ():
             if not line.startswith("--"):
-                raise ValueError(f"sbatch: {line!r} is not an option of sbatch; write --name or --name=value")
+                raise ValueError(f"sbatch: {quote(line)} is not an option of sbatch; write --name or --name=value")
 
     @property
     def processes_per_node(self) -> int:

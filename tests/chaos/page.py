@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+from sortk.formats.files import atomic_text
 from sortk.run.folders import find_commit
 
 TEMPLATE = Path(__file__).with_name("reliability.md.in")
@@ -25,8 +26,9 @@ def publish(part: Literal["chaos", "fuzz"], figures: Mapping[str, Any]) -> None:
     """Keep the figures of a run, and write the page with them and with those of the other program."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     known[part] = {**figures, **_describe_machine()}
-    FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    PAGE.write_text(format_page(known), encoding="utf-8")
+    for path, text in ((FIGURES, json.dumps(known, indent=1, sort_keys=True) + "\n"), (PAGE, format_page(known))):
+        with atomic_text(path) as file:
+            file.write(text)
 
 
 def format_page(figures: Mapping[str, Any]) -> str:

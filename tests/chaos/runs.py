@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import mmap
 import os
@@ -29,6 +30,18 @@ from targets import Target
 import sortk
 
 PR_SET_PDEATHSIG = 1
+LATE_IMPORTS = (  # of which the first optimizer's, _dynamo, takes as long as all the work of a run
+    "encodings.utf_8_sig",
+    "kaldialign",
+    "optuna",
+    "optuna.importance",
+    "scipy.signal",
+    "sentencepiece",
+    "silero_vad",
+    "torch._dynamo",
+    "torch.utils.data",
+    "tqdm",
+)
 POLL_SECONDS = 0.004
 LOOK_CPU_SECONDS, LOOK_SECONDS = 0.004, 0.1  # its files are looked at when a run has worked so long, or after that time
 PATIENCE_SECONDS = 300.0  # a run that takes so long hangs
@@ -42,10 +55,11 @@ def preload() -> None:
         if module.name != "sortk.__main__":
             with contextlib.suppress(ImportError):  # of an optional dependency
                 importlib.import_module(module.name)
-    for name in ("optuna", "optuna.importance", "silero_vad", "sentencepiece", "torch.utils.data", "tqdm"):
+    for name in LATE_IMPORTS:
         importlib.import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("a library has started threads, so this process cannot be forked")
+    gc.freeze()  # a collection in a run would copy the memory that it shares with this process
 
 
 @dataclass

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,17 @@ def _write(parts: Parts, folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ |= values
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def _all(*works: Callable[[], object]) -> None:
@@ -114,14 +125,8 @@ def find_by_name(parts: Parts, folder: Path) -> object:
     if snapshot.startswith(str(model)):
         with contextlib.suppress(OSError):
             _write({"model.nemo": b"x"}, Path(snapshot))
-    before = os.environ.get("HF_HUB_CACHE")
-    os.environ["HF_HUB_CACHE"] = str(folder / "hub")
-    try:
+    with environment(HF_HUB_CACHE=str(folder / "hub")):
         found = find_local(parts["name"].decode("utf-8", "replace"))
-    finally:
-        del os.environ["HF_HUB_CACHE"]
-        if before is not None:
-            os.environ["HF_HUB_CACHE"] = before
     if found is None:
         raise FileNotFoundError(f"{folder}: no such model")
     if folder not in found.absolute().parents and not Path(parts["name"].decode("utf-8", "replace")).exists():
@@ -165,10 +170,82 @@ def marker_seeds() -> list[Parts]:
 
 def inspect_markers(parts: Parts, folder: Path) -> object:
     """What a stage says of itself: done, stale and why, unfinished."""
+    from sortk.cli.recipes import _time_and_size
     from sortk.run.folders import Folder, Identity, inspect_folder
 
     for name in ("out", "out.partial"):
         shutil.rmtree(folder / name, ignore_errors=True)
     _write(parts, folder)
-    status = inspect_folder(Folder(folder / "out"), Identity("stage 1", {"seed": 1, "phases": [{"steps": 4}]}, {}))
-    return f"{status.why} {status.seconds} {status.n_bytes}"
+    same = Identity("stage 1", {"seed": 0, "phases": [{"steps": 3}]}, {"a": "1"})
+    other = Identity("stage 1", {"seed": 1, "phases": [{"steps": 4}]}, {})
+    found = [inspect_folder(Folder(folder / "out"), identity) for identity in (same, other)]
+    return [f"{status.why} {_time_and_size(status)}" for status in found]
+
+
+def resume_seeds() -> list[Parts]:
+    """What an unfinished stage has written for each item, as far as it has come."""
+    words = [["yes", 0.0, 0.25], ["no", 0.25, 0.5]]
+    plan = {
+        "session_id": "train-0", "sample_rate": 16000, "n_samples": 48000, "exact": False, "noise": ["n.wav", 0, 9],
+        "speakers": [{"name": "a", "gain": 0.5, "rir": None}, {"name": "b", "gain": 1, "rir": ["r.wav", 0, 9]}],
+        "snr_db": 9.5, "audio": ["a.flac", "b.flac"], "room_tone": [30.0, 0.5],
+        "turns": [[0, 0, 16000, [[0, 0.5, 16000, 0, 20, 0, words]]], [1, 80, 240, [[1, 0.0, 160, 0, 0, 80, []]]]],
+    }  # fmt: skip
+    index = {"speaker": "a", "audio": ["a.flac"], "utterances": [["u", 0, [[0.5, 500, 0, 15, 0.25, words]]]]}
+    counts = dict.fromkeys(("us_in", "us_out", "speech_us_out", "pieces_out", "words_in", "words_out"), 5)
+    outputs = {
+        name: counts | {"us_rejected": {"x": 1}, "pieces_rejected": {"x": 1}} for name in ("diar", "asr", "scored")
+    }
+    cleaned = {
+        "kept": {name: [[0, 5_000_000, 2, 4_000_000, 7]] for name in outputs},
+        "rejected": [{"id": "s", "rule": "x", "value": 1.0, "output": "asr", "seconds": 2.0}],
+        "counts": {"sessions": 1, "outputs": outputs, "repairs": {"r": 2}},
+    }
+    contents = {"plan/train-0.json": plan, "pieces/a.json": index, "sessions/s.json": cleaned}
+    return [{name: json.dumps(content).encode() for name, content in contents.items()}]
+
+
+def resume(parts: Parts, folder: Path) -> None:
+    from sortk.prepare import clean, pieces, write_sessions
+
+    _write(parts, folder)
+    summary, set_summary = clean.CleanSummary(), write_sessions.SetSummary()
+
+    def add_result() -> None:
+        result = clean._read_result(folder / "sessions" / "s.json")
+        summary.add(clean.CleanSummary.from_json(result["counts"]))
+        str(summary)
+        for output in clean.OUTPUTS:
+            for start, end, *_ in result["kept"][output]:
+                clean.piece_id("s", (start, end))
+
+    _all(
+        lambda: set_summary.add(write_sessions.read_plan(folder / "plan" / "train-0.json")[1]),
+        lambda: pieces.summarize_index(folder / "pieces" / "a.json"),
+        add_result,
+    )
+
+
+def journal_seeds() -> list[Parts]:
+    """The journal of a study with two finished trials, and one that was killed."""
+    import tempfile
+
+    from sortk.scoring.tune import load_study
+
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "study.log"
+        study = load_study(path, "", "x", 0)
+        study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=2)
+        study.ask()
+        return [{"study.log": path.read_bytes()}]
+
+
+def open_journal(parts: Parts, folder: Path) -> None:
+    from sortk.scoring.tune import load_study, measure_importance, working_on
+
+    _write(parts, folder)
+    path = folder / "study.log"
+    study = load_study(path, "", "x", 0)
+    with working_on(study, path):
+        study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=1)
+    measure_importance(study)

@@ -152,6 +152,37 @@ def read_tokenizer(parts: Parts, folder: Path) -> object:
         raise ValueError(f"{folder}: {error}") from None  # the caller knows which line of which file the text is of
 
 
+@cache
+def _training() -> Any:
+    """A model with its optimizer, after a step."""
+    import torch
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def checkpoint_seeds() -> list[Parts]:
+    import tempfile
+
+    from sortk.training.checkpoint import Checkpoints, Progress
+
+    with tempfile.TemporaryDirectory() as temporary:
+        for step in (1, 2):
+            Checkpoints(Path(temporary), 1).save(Progress(step), *_training())
+        return [{path.name: path.read_bytes() for path in Path(temporary).glob("*.safetensors")}]
+
+
+def resume_training(parts: Parts, folder: Path) -> object:
+    """From the last checkpoint, or from the one before it."""
+    from sortk.training.checkpoint import Checkpoints
+
+    write_parts(parts, folder)
+    return Checkpoints(folder, 1).restore(*_training())
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Archives
 

@@ -32,6 +32,8 @@ VALUES = (
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 REPEATS = (2, 10, 100, 3000)  # of a piece of the file: enough for a slow pattern to be noticed
 DEEP = 3000
+FIELD = re.compile(rb"[^\s=:,\"<>]+")
+LONGEST_SEARCH = 20_000  # bytes
 
 Damage = Callable[[random.Random, bytes], bytes]
 
@@ -84,8 +86,9 @@ def _insert_noise(rng: random.Random, data: bytes) -> bytes:
 
 
 def _change_field(rng: random.Random, data: bytes) -> bytes:
-    """A field of columns, or a word of any text."""
-    fields = list(re.finditer(rb"[^\s=:,\"<>]+", data))
+    """A field of columns, or a word of any text; of a large file, somewhere in a part of it."""
+    start = rng.randint(0, max(0, len(data) - LONGEST_SEARCH))
+    fields = list(FIELD.finditer(data, start, start + LONGEST_SEARCH))
     if not fields:
         return data
     field = rng.choice(fields)

@@ -6,11 +6,13 @@
 A documented error is a ValueError or an OSError that names the file, on one line. A bug is any other exception, a
 crash, more than SECONDS of computing for one input, or more than MEGABYTES of memory. A reader runs in a process of its
 own, so that none of these ends the run; inputs follow from seed, reader and number, so that each can be had again.
+What each reader has come to is kept in a file (--state), so that a run that was interrupted continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -32,12 +34,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from fuzz.mutate import mutate  # noqa: E402
 from fuzz.targets import TARGETS, Target  # noqa: E402
+from sortk.run.folders import find_commit  # noqa: E402
 
 SECONDS = 5.0  # of computing for one input
 PATIENCE_SECONDS = 60.0  # of waiting for one: the machine may be busy
 MEGABYTES = 512  # that one input may take
 LONGEST_MESSAGE = 1500  # characters
 FOLDER = "work"  # what a message must name: all files lie in it
+STATE = HERE.parents[1] / ".fuzz.json"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Tally:
     read: int = 0
     errors: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     megabytes: int = 0  # by which its memory grew over all inputs
     bugs: list[Bug] = field(default_factory=list)
 
@@ -155,10 +160,10 @@ def _limit_memory() -> None:
 
 def fuzz(name: str, seed: int, n_inputs: int) -> Tally:
     """All inputs of a reader; where a process ends or hangs, another one goes on behind that input."""
-    tally, began, number = Tally(name, n_inputs), time.monotonic(), 0
+    tally, began, cpu_began, number = Tally(name, n_inputs), time.monotonic(), sum(os.times()[:4]), 0
     while number < n_inputs:
         number = _run_process(tally, seed, number)
-    tally.seconds = time.monotonic() - began
+    tally.seconds, tally.cpu_seconds = time.monotonic() - began, sum(os.times()[:4]) - cpu_began
     tally.errors = tally.inputs - tally.read - len(tally.bugs)
     return tally
 
@@ -222,14 +227,15 @@ def publish(tallies: list[Tally], seed: int) -> None:
     import page
 
     whole = [sum(getattr(tally, name) for tally in tallies) for name in ("inputs", "read", "errors")]
-    n_bugs, seconds = sum(len(tally.bugs) for tally in tallies), sum(tally.seconds for tally in tallies)
+    n_bugs = sum(len(tally.bugs) for tally in tallies)
     rows = [[tally.target, tally.inputs, tally.read, tally.errors, len(tally.bugs)] for tally in tallies]
     page.publish(
         "fuzz",
         {
             "summary": f"{whole[0]} damaged inputs of {len(tallies)} readers: {n_bugs} bugs.",
             "table": [["reader", "inputs", "read", "errors", "bugs"], *rows, ["all", *whole, n_bugs]],
-            "minutes": seconds / 60,
+            "minutes": sum(tally.seconds for tally in tallies) / 60,
+            "cpu_minutes": sum(tally.cpu_seconds for tally in tallies) / 60,
             "command": f"INPUTS={whole[0]} SEED={seed}",
         },
     )
@@ -243,6 +249,24 @@ def print_bugs(tallies: list[Tally]) -> None:
         kinds.setdefault((bug.target, f"{bug.what.partition(':')[0].lstrip('0123456789')} {kind}"), []).append(bug)
     for bugs in kinds.values():
         print(f"{bugs[0].target} --number {bugs[0].number} (and {len(bugs) - 1} more): {bugs[0].what}")
+
+
+def load_state(path: Path, about: dict[str, Any]) -> list[Tally]:
+    """Return the readers that an interrupted run of the same commit with the same options is done with."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if found["about"] != about:
+        return []
+    print(f"continues after {len(found['tallies'])} readers ({path})", file=sys.stderr)
+    return [Tally(**tally | {"bugs": [Bug(**bug) for bug in tally["bugs"]]}) for tally in found["tallies"]]
+
+
+def save_state(path: Path, about: dict[str, Any], tallies: list[Tally]) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps({"about": about, "tallies": [asdict(tally) for tally in tallies]}), "utf-8")
+    temporary.replace(path)
 
 
 def show(name: str, seed: int, number: int) -> None:
@@ -263,22 +287,30 @@ def main() -> None:
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="one reader, not all; repeatable")
     parser.add_argument("--number", type=int, help="show one input of a reader")
     parser.add_argument("--json", type=Path, help="the table as JSON, into this file")
+    parser.add_argument("--state", type=Path, default=STATE, help="where an interrupted run is kept, to continue it")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     arguments = parser.parse_args()
     names = arguments.target or list(TARGETS)
     if arguments.number is not None:
         show(names[0], arguments.seed, arguments.number)
         return
-    tallies = []
-    for name, n_inputs in share_inputs(arguments.inputs, names).items():
-        tallies.append(fuzz(name, arguments.seed, n_inputs))
-        print(f"{name}: {n_inputs} inputs, {len(tallies[-1].bugs)} bugs, {tallies[-1].seconds:.0f} s", file=sys.stderr)
+    about = {"inputs": arguments.inputs, "seed": arguments.seed, "readers": names, "commit": find_commit()}
+    tallies = load_state(arguments.state, about)
+    for module in ("sortk.inference.diarize", "sortk.report.experiment", "sortk.training.diarizer", "optuna"):
+        importlib.import_module(module)  # once, and not in each process that is forked
+    for name, n_inputs in list(share_inputs(arguments.inputs, names).items())[len(tallies) :]:
+        tally = fuzz(name, arguments.seed, n_inputs)
+        spent = f"{tally.seconds:.0f} s, {tally.cpu_seconds:.0f} of CPU"
+        print(f"{name}: {n_inputs} inputs, {len(tally.bugs)} bugs, {spent}", file=sys.stderr)
+        tallies.append(tally)
+        save_state(arguments.state, about, tallies)
     print_table(tallies)
     print_bugs(tallies)
     if arguments.publish:
         publish(tallies, arguments.seed)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(tally) for tally in tallies], indent=1), encoding="utf-8")
+    arguments.state.unlink(missing_ok=True)
     sys.exit(any(tally.bugs for tally in tallies))
 
 

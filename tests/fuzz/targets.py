@@ -22,11 +22,12 @@ Read = Callable[[Parts, Path], object]
 
 @dataclass(frozen=True)
 class Target:
-    """A reader. Of all inputs it gets a share that fits its speed."""
+    """A reader. Of all inputs it gets a share that fits its speed: a hundred times as many where one takes 0.2 ms as
+    where one takes 20 ms."""
 
     seeds: Callable[[], list[Parts]]
     read: Read
-    share: int = 12
+    share: int = 30
     seeds_are_valid: bool = True  # all of them, so that they are read
 
 
@@ -175,6 +176,11 @@ overlap = 0.25
 alpha = 0.0
 phases.0.loop.steps = 5
 """
+CLUSTER = """hours = 2.5
+partition = "gpu"
+sbatch = ["--constraint=a100", "--mail-type=END"]
+train_diar = { gpus = 8, nodes = 2 }
+"""
 
 
 def _spoken_words(room: str, seed: str) -> Target:
@@ -246,6 +252,17 @@ def _read_recipe(path: Path) -> object:
     return load_recipe(str(path), ("train_diar.phases.0.loop.steps=3",), "dense+pil")
 
 
+def _read_cluster(parts: Parts, folder: Path) -> object:
+    """The user's own defaults for jobs."""
+    from sortk.recipe import read_cluster_defaults
+
+    path = folder / "sortk" / "cluster.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(parts[FILE])
+    with commands.environment(XDG_CONFIG_HOME=str(folder)):
+        return read_cluster_defaults()
+
+
 def _read_override(parts: Parts, folder: Path) -> object:
     from sortk.recipe import load_recipe
 
@@ -280,6 +297,12 @@ def _audio_seeds(kind: str, subtypes: tuple[str, ...], rate: int = 16000) -> Cal
         return found
 
     return make
+
+
+def _other_audio_seeds() -> list[Parts]:
+    kinds = (("RF64", "PCM_16"), ("W64", "PCM_24"), ("AIFF", "PCM_16"), ("AU", "FLOAT"), ("CAF", "PCM_16"))
+    found = [parts for kind, subtype in kinds for parts in _audio_seeds(kind, (subtype,))()]
+    return found + _audio_seeds("MP3", ("MPEG_LAYER_III",))()
 
 
 def _read_audio(path: Path) -> object:
@@ -373,47 +396,52 @@ def _read_places(parts: Parts, folder: Path) -> object:
 
 
 TARGETS: Mapping[str, Target] = {
-    "rttm": Target(_texts(RTTM), _of_lines("rttm"), 30),
-    "uem": Target(_texts(UEM), _of_lines("uem"), 30),
-    "stm": Target(_texts(STM), _of_lines("stm"), 30),
-    "ctm": Target(_texts(CTM), _of_lines("ctm"), 30),
-    "seglst": Target(_texts(json.dumps([ENTRY, ENTRY | {"start_time": 0.25}])), _of_lines("seglst"), 30),
-    "manifest": Target(_jsons(SESSION, SESSION | {"session_id": "t", "x": [1]}), _of_lines("manifest"), 30),
-    "sources": Target(_jsons(SOURCE, SOURCE | {"utterance_id": "v"}), _of_lines("sources"), 30),
-    "mixlist": Target(_jsons(MIXTURE), _of_lines("mixlist"), 30),
+    "rttm": Target(_texts(RTTM), _of_lines("rttm"), 100),
+    "uem": Target(_texts(UEM), _of_lines("uem"), 100),
+    "stm": Target(_texts(STM), _of_lines("stm"), 100),
+    "ctm": Target(_texts(CTM), _of_lines("ctm"), 100),
+    "seglst": Target(_texts(json.dumps([ENTRY, ENTRY | {"start_time": 0.25}])), _of_lines("seglst"), 100),
+    "manifest": Target(_jsons(SESSION, SESSION | {"session_id": "t", "x": [1]}), _of_lines("manifest"), 100),
+    "sources": Target(_jsons(SOURCE, SOURCE | {"utterance_id": "v"}), _of_lines("sources"), 100),
+    "mixlist": Target(_jsons(MIXTURE), _of_lines("mixlist"), 100),
     "kaldi": Target(lambda: [KALDI], _read_kaldi),
     "lhotse": Target(
         lambda: [{"supervisions.jsonl.gz": json.dumps(SUPERVISION).encode(),
                   "recordings.jsonl.gz": json.dumps(RECORDING).encode()}], _read_lhotse),
     "gzip": Target(lambda: [{FILE: gzip.compress(RTTM.encode() * 3)}], _read_packed),
-    "textgrid": Target(_texts(TEXTGRID), _of_file(_read_textgrid), 30),
+    "textgrid": Target(_texts(TEXTGRID), _of_file(_read_textgrid), 100),
     "chat": _spoken_words("chat", CHAT),
     "ldc": _spoken_words("ldc", LDC),
-    "nxt xml": Target(_texts(NXT, LAUGHS), _of_file(_read_nxt), 30),
+    "nxt xml": Target(_texts(NXT, LAUGHS), _of_file(_read_nxt), 100),
     "sst": Target(_jsons(SST, SST | {"session_id": "t"}), _of_file(_read_sst, "sst.jsonl")),
     "postprocess": Target(_texts(POSTPROCESS), _of_file(_read_postprocess)),
-    "recipe": Target(_texts(RECIPE), _of_file(_read_recipe, "recipe.toml"), 4),
+    "recipe": Target(_texts(RECIPE), _of_file(_read_recipe, "recipe.toml"), 6),
+    "cluster": Target(_texts(CLUSTER), _read_cluster, 12),
     "set option": Target(_texts("simulate.overlap=0.3", "simulate.hours.train=2", "train_diar.phases.0.loop.steps=3",
-                           'train_diar.phases=[{name = "x"}]'), _read_override, 4),
+                           'train_diar.phases=[{name = "x"}]'), _read_override, 6),
     "validate": Target(_texts(RTTM, UEM, STM, CTM, json.dumps([ENTRY]), json.dumps(SESSION), json.dumps(SOURCE),
                               json.dumps(MIXTURE), json.dumps(SST), json.dumps(SUPERVISION)), _of_file(_validate),
                        seeds_are_valid=False),
     "named files": Target(_place_seeds, _read_places, 2, seeds_are_valid=False),
     "wav": Target(_audio_seeds("WAV", ("PCM_16", "PCM_24", "FLOAT", "ULAW", "IMA_ADPCM")), _of_file(_read_audio), 6),
     "flac": Target(_audio_seeds("FLAC", ("PCM_16",), 8000), _of_file(_read_audio), 6),
-    "ogg": Target(_audio_seeds("OGG", ("VORBIS", "OPUS")), _of_file(_read_audio), 4),
+    "ogg": Target(_audio_seeds("OGG", ("VORBIS", "OPUS")), _of_file(_read_audio), 6),
+    "other audio": Target(_other_audio_seeds, _of_file(_read_audio), 6),
     "sphere": Target(_sphere_seeds, _of_file(_read_audio, "a.sph"), 6, seeds_are_valid=False),
-    "posteriors": Target(_array_seeds, _of_file(_read_posteriors, "a.npy"), 6),
+    "posteriors": Target(_array_seeds, _of_file(_read_posteriors, "a.npy"), 30),
     "model folder": Target(models.folder_seeds, models.read_folder, 2),
     "hugging face": Target(models.huggingface_seeds, models.read_folder, 2),
     "hf parakeet": Target(models.huggingface_asr_seeds, models.read_asr_folder, 1),
-    "tokenizer": Target(models.tokenizer_seeds, models.read_tokenizer, 3),
+    "tokenizer": Target(models.tokenizer_seeds, models.read_tokenizer, 12),
     "nemo archive": Target(models.archive_seeds, _of_file(models.read_archive, "a.nemo"), 2),
     "nemo members": Target(models.member_seeds, models.read_members, 1),
     "nemotron": Target(models.nemotron_seeds, models.read_diarizer_parts, 1),
     "asr archives": Target(models.asr_seeds, models.read_asr_parts, 1),
-    "hub cache": Target(commands.cache_seeds, commands.find_by_name, 4),
-    "markers": Target(commands.marker_seeds, commands.inspect_markers, 2),
+    "hub cache": Target(commands.cache_seeds, commands.find_by_name, 12),
+    "markers": Target(commands.marker_seeds, commands.inspect_markers, 12),
+    "resume files": Target(commands.resume_seeds, commands.resume, 12),
+    "checkpoint": Target(models.checkpoint_seeds, models.resume_training, 2),
+    "journal": Target(commands.journal_seeds, commands.open_journal, 2),
     "speakers": Target(commands.speaker_seeds, commands.compare_speakers, 1),
     "words": Target(commands.word_seeds, commands.compare_words, 1),
     "report": Target(commands.experiment_seeds, commands.report_experiment, 1),

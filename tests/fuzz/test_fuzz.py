@@ -73,6 +73,25 @@ FOUND: dict[str, tuple[str, Parts]] = {
         "named files",
         {FILE: '{"session_id": "\ufeff", "audio_filepath": "a.wav", "rttm_filepath": "a.rttm"}'.encode()},
     ),
+    "a marker whose inputs are a number": (
+        "markers",
+        {"out/done.json": b'{"made_by": "x", "key": "x", "settings": {}, "inputs": 1}'},
+    ),
+    "a journal that is nested deeply": ("journal", {"study.log": DEEP + b"\n"}),
+    "a journal with a time that is no number": (
+        "journal",
+        {"study.log": b'{"op_code": 0, "worker_id": "x", "study_name": "x", "directions": [NaN]}\n'},
+    ),
+    "a result of cleaning without its outputs": (
+        "resume files",
+        {"sessions/s.json": b'{"kept": {}, "rejected": [], "counts": {"sessions": 1, "outputs": {}, "repairs": {}}}'},
+    ),
+    "a plan of another session": ("resume files", {"plan/train-0.json": b'{"session_id": "../x"}'}),
+    "a piece without speech": (
+        "resume files",
+        {"pieces/a.json": b'{"speaker": "a", "audio": ["a"], "utterances": [["u", 0, [[0, 0, 0, 0, 0, []]]]]}'},
+    ),
+    "an sbatch option of 5000 letters": ("cluster", {FILE: b'sbatch = ["' + b"9" * 5000 + b'"]'}),
     "a deep marker": ("markers", {"out/done.json": DEEP}),
     "a name of thousands of letters": (
         "hub cache",
