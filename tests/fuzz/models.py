@@ -167,11 +167,11 @@ def _training() -> Any:
 def checkpoint_seeds() -> list[Parts]:
     import tempfile
 
-    from sortk.training.checkpoint import Checkpoints, Progress
+    from sortk.training.checkpoint import Checkpoints, TrainingProgress
 
     with tempfile.TemporaryDirectory() as temporary:
         for step in (1, 2):
-            Checkpoints(Path(temporary), 1).save(Progress(step), *_training())
+            Checkpoints(Path(temporary), 1).save(TrainingProgress(step), *_training())
         return [{path.name: path.read_bytes() for path in Path(temporary).glob("*.safetensors")}]
 
 
