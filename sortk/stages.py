@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sortk.formats.files import own_path, quote
+from sortk.formats.files import own_path, plural, quote
 from sortk.run.folders import find_commit, settings_of, write_json
 from sortk.run.stage import Flag, Input, Stage, Task
 
@@ -99,7 +99,8 @@ def prepare(task: Task) -> None:
     from sortk.corpora.registry import prepare_corpus
 
     for split, held in prepare_corpus(task.settings.prepare, task.out, task.seed, task.run_jobs).items():
-        log.info("%s: %d speakers, %d utterances, %.2f h", split, held.speakers, held.utterances, held.hours)
+        counts = plural(held.speakers, "speaker"), plural(held.utterances, "utterance")
+        log.info("%s: %s, %s, %.2f h", split, *counts, held.hours)
 
 
 def _check_simulate(given: Collection[str]) -> str:
@@ -267,6 +268,7 @@ def clean(task: Task) -> None:
     ),
     flags=LANGUAGE,
     marker=".done.json",  # all other .json files are transcripts
+    wanted=lambda settings: settings.asr,
 )
 def timestamps(task: Task) -> None:
     """Estimate word times from the times of segments.
@@ -307,6 +309,7 @@ def timestamps(task: Task) -> None:
         else ""
     ),
     writes_file=True,
+    wanted=lambda settings: settings.asr,
 )
 def sst(task: Task) -> None:
     """Build sorted serialized transcripts.
@@ -548,7 +551,7 @@ def tune(task: Task) -> None:
             file.write(draw_study(tuned.history, tuned.importance, title))
     for name, der in tuned.presets.items():
         log.info("preset %-9s DER %6.2f %%", name, 100 * der)
-    log.info("tuned            DER %6.2f %%, %d trials: %s", 100 * tuned.der_after, len(tuned.history), postprocess)
+    log.info("tuned            DER %6.2f %%, %s", 100 * tuned.der_after, plural(len(tuned.history), "trial"))
 
 
 def _find_objective(task: Task) -> tuple[Term, ...]:
@@ -583,7 +586,7 @@ def score(task: Task) -> str:
     from sortk.inference.pools import PooledDiarizer
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
     from sortk.scoring.intervals import DerOptions
-    from sortk.scoring.results import Results, as_json, format_results
+    from sortk.scoring.results import Results, as_json, format_results, format_summary
 
     recipe, options = task.settings, task.settings.score
     sets = choose_sessions(read_sets(task), options.sets)
@@ -599,17 +602,16 @@ def score(task: Task) -> str:
     ]
     initial = _score_initial(task, sets, der_options)
     wer = _score_asr(task) if "asr" in task.inputs else []
-    settings = {"seed": recipe.seed} | {
-        table: settings_of(getattr(recipe, table)) for table in ("train_diar", "train_asr", "tune", "score")
-    }
+    tables = ("train_diar", "train_asr", "tune", "score") if recipe.asr else ("train_diar", "tune", "score")
+    settings = {"seed": recipe.seed} | {table: settings_of(getattr(recipe, table)) for table in tables}
     coverage = _read_coverage(task) if wer else []
     results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage, initial)
     write_json(task.out / "scores.json", as_json(results))
     with atomic_text(task.out / "RESULTS.md") as file:
         file.write(format_results(results))
     _write_scored_report(task)
-    page = task.out.with_name(task.out.name.removesuffix(".partial")) / "report.html"
-    return f"{format_results(replace(results, settings={}))}\nReport: {page}"
+    out = task.out.with_name(task.out.name.removesuffix(".partial"))
+    return f"\n{format_summary(results)}\n\nmore: {out / 'RESULTS.md'}\npage: {out / 'report.html'}\n"
 
 
 def _score_initial(task: Task, sets: Mapping[str, Sequence[Session]], options: DerOptions) -> list[DerResult]:

@@ -200,7 +200,8 @@ def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[S
     experiment = chosen.open_experiment()
     stages = [stage for stage in experiment.stages if stage.number in numbers]
     if not stages:
-        raise ValueError(f"recipe {chosen.recipe} has no stage {numbers[0]}")
+        why = "" if experiment.recipe.asr else ", because of asr = false"
+        raise ValueError(f"recipe {chosen.recipe} has no stage {numbers[0]}{why}")
     return experiment, stages
 
 

@@ -27,7 +27,7 @@ from sortk.corpora.splits import TRAIN, share, split_speakers
 from sortk.formats import audio, kaldi, manifest, rttm, seglst, stm, uem
 from sortk.formats.annotation import is_annotated, prefer_rttm, session_regions, session_segments
 from sortk.formats.convert import lists_in
-from sortk.formats.files import quote, read_lines
+from sortk.formats.files import plural, quote, read_lines
 from sortk.formats.objects import id_of
 from sortk.records import Region, RunJobs, Segment, Session
 
@@ -55,10 +55,10 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
     n_valid, n_test = share(valid_fraction, len(ids)), share(test_fraction, len(ids))
     if n_valid + n_test >= len(ids) or (valid_fraction and not n_valid and len(ids) < len(sessions)):
         raise ValueError(
-            f"{corpus_dir}: {len(ids)} recordings are too few to be divided; put them into train/, dev/ and test/"
+            f"{corpus_dir}: too few recordings to split ({len(ids)}); put them into train/, dev/ and test/"
         )
     if valid_fraction and not n_valid:
-        log.warning("%s: %d recordings are too few to be divided, all are in train", corpus_dir, len(ids))
+        log.warning("%s: too few recordings to split (%d), so all of them are in train", corpus_dir, len(ids))
     speech = dict.fromkeys(ids.values(), 0.0)
     for session in sessions:
         speech[ids[session.audio_path.resolve()]] += sum(segment.duration for segment in session.segments)
@@ -68,7 +68,7 @@ def read(corpus_dir: Path, run_jobs: RunJobs, valid_fraction: float, test_fracti
     parts: Parts = {}
     for session in sessions:
         parts.setdefault(split_of[ids[session.audio_path.resolve()]], []).append(session)
-    return parts
+    return {part: parts[part] for part in PART_NAMES if part in parts}
 
 
 def is_own_data(folder: Path) -> bool:
@@ -88,8 +88,7 @@ def describe(folder: Path, valid_fraction: float, test_fraction: float) -> str:
         hours = sum(session.duration for session in sessions) / 3600
         words = sum(len(segment.text.split()) for session in sessions for segment in session.transcript)
         counts = [(len(sessions), "session"), (len(speakers), "speaker"), *([(words, "word")] if words else [])]
-        numbers = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
-        found.append(f"{part} {', '.join(numbers)}, {hours:.2f} h")
+        found.append(f"{part} {', '.join(plural(*count) for count in counts)}, {hours:.2f} h")
     return "; ".join(found)
 
 
@@ -173,6 +172,15 @@ def _read_recording(found: Annotated) -> RecordedSession:
     end = max((segment.end for segment in (*found.segments, *found.transcript)), default=0.0)
     if end > seconds + TOLERANCE:
         raise ValueError(f"{found.audio_path}: ends at {seconds:g} s, but its annotation at {end:g} s")
+    speakers, talkers = ({segment.speaker for segment in own} for own in (found.segments, found.transcript))
+    if speakers and talkers and not speakers & talkers:
+        log.warning(
+            "%s: no speaker of its transcript (%s, ...) is in its RTTM (%s, ...); the same names would link words to "
+            "turns",
+            found.audio_path,
+            min(talkers),
+            min(speakers),
+        )
     regions = found.regions or ([Region(found.session_id, 0.0, seconds)] if found.ignored else [])
     return RecordedSession(
         found.session_id,
@@ -254,7 +262,7 @@ def _assign(
         elif entry.session_id not in known:
             nearest = _find_nearest(entry.session_id, known)
             raise FileNotFoundError(
-                f"{path}: is about session {quote(entry.session_id)}, but there is no recording of that name"
+                f"{path}: refers to session {quote(entry.session_id)}, but there is no recording of that name"
                 + (f"; the nearest is {known[nearest].name}, whose session is {quote(nearest)}" if nearest else "")
             )
 

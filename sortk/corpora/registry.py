@@ -37,7 +37,7 @@ from sortk.corpora.miniature import MiniatureMaker, write_miniature
 from sortk.corpora.sessions import Parts, Published, RecordedSession, write_sets
 from sortk.corpora.splits import TEST, TRAIN, VALID, stable_random
 from sortk.formats import mixlist, sources
-from sortk.formats.files import is_id
+from sortk.formats.files import is_id, plural
 from sortk.formats.mixlist import Mixture
 from sortk.options import Options, option
 from sortk.records import RunJobs, Source
@@ -197,7 +197,7 @@ def prepare_corpus(
         sets.add(choice, replace(contents, parts=parts))
     for name, sessions in sets.sessions.items():
         hours = sum(session.duration for session in sessions) / 3600
-        log.info("%s.jsonl: %d sessions, %.2f h", name, len(sessions), hours)
+        log.info("%s.jsonl: %s, %.2f h", name, plural(len(sessions), "session"), hours)
     sources.write(out_dir / own_sources.SOURCES_NAME, sets.sources)
     write_sets(sets.sessions, out_dir, run_jobs)
     for name, mixtures in sets.mixtures.items():
@@ -214,9 +214,9 @@ def find_corpus(choice: CorpusChoice, key: str, no_folder: Sequence[str] = ()) -
     if corpus.origin and not choice.corpus_dir:
         others = ", ".join(name for name in no_folder if name != choice.corpus)
         raise ValueError(
-            f"{choice.corpus} needs its folder on disk: set --corpus-dir DIR, or {key}.corpus_dir in the recipe, "
-            f"as by --set {key}.corpus_dir=DIR; or, for DIR/{choice.corpus}, --set prepare.corpora_dir=DIR, in make "
-            f"CORPORA=DIR ({corpus.origin})" + (f"; the same goes for {others}" if others else "")
+            f"{choice.corpus}: its folder is not given; use --set {key}.corpus_dir=DIR (sortk prepare: --corpus-dir "
+            f"DIR), or, if all corpora are in one folder, --set prepare.corpora_dir=DIR (make: CORPORA=DIR); "
+            f"{corpus.origin}" + (f"; no folder is given for {others} either" if others else "")
         )
     if corpus.origin and not Path(choice.corpus_dir).exists():
         raise FileNotFoundError(f"{choice.corpus_dir}: no such file or folder ({corpus.origin})")
@@ -228,7 +228,7 @@ def _compare(choice: CorpusChoice, contents: CorpusContents, published: Mapping[
     parts: dict[str, Sequence[RecordedSession | Mixture]] = {**contents.parts, **contents.mixtures}
     for part, sessions in parts.items():
         hours = sum(session.duration for session in sessions) / 3600
-        found = f"{choice.corpus} {part}: {len(sessions)} sessions, {hours:.2f} h"
+        found = f"{choice.corpus} {part}: {plural(len(sessions), 'session')}, {hours:.2f} h"
         expected = published.get(part)
         if expected is None:
             log.info("%s", found)

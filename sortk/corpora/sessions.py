@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from sortk.formats import audio, manifest, rttm, seglst, uem
-from sortk.formats.files import check_file_name
+from sortk.formats.files import check_file_name, plural
 from sortk.records import Region, RunJobs, Segment, Session
 
 MAX_DEVIATION = 0.01  # of the hours on disk from the published ones ...
@@ -69,7 +69,8 @@ class Published:
         return n_sessions != self.sessions or abs(hours - self.hours) > allowed
 
     def __str__(self) -> str:
-        return f"{self.sessions} sessions" if self.hours is None else f"{self.sessions} sessions, {self.hours:.2f} h"
+        sessions = plural(self.sessions, "session")
+        return sessions if self.hours is None else f"{sessions}, {self.hours:.2f} h"
 
 
 def need_file(path: Path, what: str) -> Path:

@@ -171,6 +171,11 @@ def quote(value: Any) -> str:
     return _SHORT_REPR.repr(value)
 
 
+def plural(number: int, noun: str) -> str:
+    """Return the number with its noun: 1 session, 2 sessions."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def is_token(text: str) -> bool:
     """Return whether the text can be a column: not empty, no white space."""
     return text.split() == [text]

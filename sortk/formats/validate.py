@@ -11,7 +11,7 @@ from typing import Any
 from sortk.formats import audio, kaldi, lhotse, manifest, mixlist, sources, uem
 from sortk.formats.annotation import session_segments
 from sortk.formats.convert import detect, lists_in, stream_segments
-from sortk.formats.files import FormatError, read_lines
+from sortk.formats.files import FormatError, plural, read_lines
 from sortk.formats.objects import entries
 from sortk.formats.sst import strip_tokens
 from sortk.records import Segment, Session, Source
@@ -50,13 +50,13 @@ def _describe_segments(found: str, segments: Iterable[Segment]) -> str:
         speakers.add(segment.speaker)
         n_segments += 1
         seconds += segment.duration
-    counts = [_count(len(sessions), "session"), _count(n_segments, "segment"), _count(len(speakers), "speaker")]
+    counts = [plural(len(sessions), "session"), plural(n_segments, "segment"), plural(len(speakers), "speaker")]
     return ", ".join([found, *counts, f"{seconds / 3600:.2f} h of speech"])
 
 
 def _describe_uem(path: Path) -> str:
     regions = uem.read(path)
-    counts = [_count(len({region.session_id for region in regions}), "session"), _count(len(regions), "region")]
+    counts = [plural(len({region.session_id for region in regions}), "session"), plural(len(regions), "region")]
     hours = sum(region.end - region.start for region in regions) / 3600
     return ", ".join(["uem", *counts, f"{hours:.2f} h to score"])
 
@@ -72,7 +72,7 @@ def _describe_manifest(path: Path) -> str:
             uem.read(session.uem_path)
     for key in ANNOTATIONS:
         _check_ends(path, numbered, key, length)
-    return f"manifest, {_count(len(numbered), 'session')}, {seconds / 3600:.2f} h of audio"
+    return f"manifest, {plural(len(numbered), 'session')}, {seconds / 3600:.2f} h of audio"
 
 
 def _describe_sources(path: Path) -> str:
@@ -80,7 +80,7 @@ def _describe_sources(path: Path) -> str:
     sources.check_files(numbered, path)
     length = cache(_audio_seconds)
     seconds = sum(_window(path, line, source, length(source.audio_path)) for line, source in numbered)
-    counts = [_count(len(numbered), "utterance"), _count(len({source.speaker for _, source in numbered}), "speaker")]
+    counts = [plural(len(numbered), "utterance"), plural(len({source.speaker for _, source in numbered}), "speaker")]
     return ", ".join(["sources", *counts, f"{seconds / 3600:.2f} h of audio"])
 
 
@@ -91,14 +91,14 @@ def _describe_sst(path: Path) -> str:
         session_id, text = entry.need(entry.name, "session_id"), entry.need(entry.text, "text")
         entry.check_new("session_id", session_id, line_of)
         n_words += len(strip_tokens(text).split())
-    return ", ".join(["sst", _count(len(line_of), "session"), _count(n_words, "word")])
+    return ", ".join(["sst", plural(len(line_of), "session"), plural(n_words, "word")])
 
 
 def _describe_mixlist(path: Path) -> str:
     mixtures = mixlist.read(path)
     spoken = [utterance for mixture in mixtures for utterance in mixture.utterances]
     speakers = {utterance.speaker for utterance in spoken}
-    counts = [_count(len(mixtures), "mixture"), _count(len(spoken), "utterance"), _count(len(speakers), "speaker")]
+    counts = [plural(len(mixtures), "mixture"), plural(len(spoken), "utterance"), plural(len(speakers), "speaker")]
     hours = sum(utterance.duration for utterance in spoken) / 3600
     return ", ".join(["mixlist", *counts, f"{hours:.2f} h of speech"])
 
@@ -135,7 +135,3 @@ def _check_ends(path: Path, numbered: Numbered, key: str, length: Callable[[Path
         if end > audio_seconds + TOLERANCE:
             file = getattr(session, ANNOTATIONS[key])
             raise FormatError(path, line, f"{key} ends at {end} s, its audio at {audio_seconds} s: {file}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

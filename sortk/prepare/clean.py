@@ -31,7 +31,7 @@ from sortk.corpora.sessions import CORPUS_KEY
 from sortk.corpora.splits import stable_random
 from sortk.formats import manifest, posteriors, rttm, seglst
 from sortk.formats.annotation import only_name, own_names
-from sortk.formats.files import atomic_text, check_file_name, is_file, quote
+from sortk.formats.files import atomic_text, check_file_name, is_file, plural, quote
 from sortk.formats.objects import read_own
 from sortk.options import Options, option
 from sortk.prepare.activity import DetectorOptions, detect_speech
@@ -565,10 +565,14 @@ class CleanSummary:
         return {"sessions": self.sessions, **outputs, "repairs": dict(sorted(self.repairs.items()))}
 
     def __str__(self) -> str:
-        """Return a table: a block per output, in which out and the rejected rows sum up to in."""
-        lines = [f"{self.sessions} sessions"]
-        for name, counts in self.outputs.items():
-            lines += [f"{name:<26}{'pieces':>8}{'seconds':>16}{'hours':>11}{'share':>8}"]
+        """Return a table: a block per output, in which out and the rejected rows sum up to in.
+
+        Without transcripts, the outputs for the ASR are empty and have no block.
+        """
+        lines = [plural(self.sessions, "session")]
+        outputs = {name: counts for name, counts in self.outputs.items() if name == "diar" or counts.words_in}
+        for name, counts in outputs.items():
+            lines += [f"{name:<26}{'pieces':>8}{'hours':>11}{'share':>8}"]
             rows: list[tuple[str, int | str, int]] = [
                 ("in", "", counts.us_in),
                 ("out", counts.pieces_out, counts.us_out),
@@ -577,6 +581,6 @@ class CleanSummary:
                 rows.append((f"rejected: {rule}", counts.pieces_rejected[rule], us))
             for label, pieces, us in [*rows, ("(speech in out)", "", counts.speech_us_out)]:
                 share = us / counts.us_in if counts.us_in else 0.0
-                lines += [f"  {label:<24}{pieces:>8}{to_seconds(us):>16.6f}{us / 3.6e9:>11.4f}{share:>8.1%}"]
+                lines += [f"  {label:<24}{pieces:>8}{us / 3.6e9:>11.4f}{share:>8.1%}"]
         repairs = ", ".join(f"{name} {count}" for name, count in sorted(self.repairs.items()))
         return "\n".join([*lines, f"repairs: {repairs or 'none'}"])

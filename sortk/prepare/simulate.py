@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from sortk.formats.files import check_file_name
+from sortk.formats.files import check_file_name, plural
 from sortk.options import Options, option
 from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
 from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
@@ -192,8 +192,8 @@ class Simulator:
             speaker for speaker in speakers if options.cut_long or speaker.shortest_ms <= share_ms * slowest
         ]
         if len(self.speakers) < len(speakers):
-            n_left_out = len(speakers) - len(self.speakers)
-            log.warning("%s: %d speakers are skipped: none of their utterances is short enough", set_name, n_left_out)
+            skipped = plural(len(speakers) - len(self.speakers), "speaker")
+            log.warning("simulation (%s): %s skipped, without an utterance that is short enough", set_name, skipped)
         if len(self.speakers) < options.max_speakers:
             raise ValueError(
                 f"sessions of up to {options.max_speakers} speakers need as many different ones, but the sources of "

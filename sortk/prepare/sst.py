@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sortk.formats import objects, seglst
-from sortk.formats.files import FormatError, files_in, quote
+from sortk.formats.files import FormatError, files_in, plural, quote
 from sortk.formats.sst import SstOptions, build_sst, strip_tokens
 from sortk.prepare.timestamps import group_sessions
 from sortk.records import Counts, RunJobs, Segment, Session
@@ -62,7 +62,7 @@ class SstSummary(Counts):
         return {"sessions": self.sessions, "words": self.words, "empty_sessions": list(self.empty_sessions)}
 
     def __str__(self) -> str:
-        written = f"{self.sessions} sessions, {self.words} words"
+        written = f"{plural(self.sessions, 'session')}, {plural(self.words, 'word')}"
         if not self.empty_sessions:
             return written
         names = ", ".join(self.empty_sessions[:5]) + (", ..." if len(self.empty_sessions) > 5 else "")

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from sortk.formats import seglst
-from sortk.formats.files import check_file_name, files_in, quote
+from sortk.formats.files import check_file_name, files_in, plural, quote
 from sortk.options import Options
 from sortk.prepare.syllables import Rule, find_language, find_word_edges
 from sortk.records import Counts, RunJobs, Segment
@@ -51,8 +51,8 @@ class TimestampSummary(Counts):
 
     def __str__(self) -> str:
         return (
-            f"{self.sessions} sessions, {self.segments} segments ({self.empty_segments} without text) -> "
-            f"{self.words} words ({self.words_kept} kept their times)"
+            f"{plural(self.sessions, 'session')}, {plural(self.segments, 'segment')} ({self.empty_segments} without "
+            f"text) -> {plural(self.words, 'word')} ({self.words_kept} kept their times)"
         )
 
 

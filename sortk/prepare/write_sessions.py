@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sortk.formats import audio, ctm, manifest, rttm, seglst
-from sortk.formats.files import atomic_text, check_file_name
+from sortk.formats.files import atomic_text, check_file_name, plural
 from sortk.formats.objects import read_own
 from sortk.prepare.render import Int16, Plan, plan_from_json, plan_to_json
 from sortk.records import RunJobs, Session
@@ -147,6 +147,6 @@ class SetSummary:
         }
 
     def __str__(self) -> str:
-        return "{sessions} sessions, {hours:.2f} h, overlap {overlap:.3f}, silence {silence:.3f}".format(
-            **self.to_json()
-        )
+        numbers = self.to_json()
+        sessions = plural(numbers["sessions"], "session")
+        return f"{sessions}, {{hours:.2f}} h, overlap {{overlap:.3f}}, silence {{silence:.3f}}".format(**numbers)

@@ -67,7 +67,7 @@ def read_cleaning(summary_path: Path) -> list[dict[str, Any]]:
         }
         for name, own in read_json(summary_path).items()
         for use, part in own.items()
-        if use in ("diar", "asr")
+        if use == "diar" or (use == "asr" and part["words"]["in"])  # without transcripts, there is nothing for an ASR
     ]
 
 

@@ -42,10 +42,6 @@ class ExperimentFolders:
     variants: Mapping[str, Path] = field(default_factory=dict)
     """Folders of variants that have stages of their own."""
 
-    @property
-    def missing(self) -> list[str]:
-        return [folder for name, folder in self.names.items() if name not in self.stages]
-
     def file(self, stage: str, name: str) -> Path | None:
         """Return the path of a file of a stage; None if the stage or the file is missing."""
         path = self.stages[stage] / name if stage in self.stages else None
@@ -94,12 +90,15 @@ def _blaming(path: Path) -> Iterator[None]:
 
 
 def _format_report(folders: ExperimentFolders, scores: Mapping[str, Any], budget: Budget) -> str:
-    name = scores.get("recipe") or next(iter(folders.stages.values())).parent.name
+    last = folders.stages.get("score") or next(iter(folders.stages.values()))
+    name = scores.get("recipe") or last.parent.name
+    if scores and last.parent.name.startswith("variant-"):
+        name += f", variant {last.parent.name.removeprefix('variant-')}"
     parts = {
         "kind": "experiment",
         "title": name,
         "about": _read_about(folders, scores),
-        "missing": folders.missing,
+        "missing": _find_missing(folders, scores),
         "der": _read_der(folders, scores),
         "wer": _read_wer(folders, scores),
         "training": _read_trainings(folders),
@@ -110,6 +109,13 @@ def _format_report(folders: ExperimentFolders, scores: Mapping[str, Any], budget
         "settings": _flatten(scores.get("settings", {})),
     }
     return format_page(f"sortk: {name}", parts)
+
+
+def _find_missing(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[str]:
+    """Return the folders of stages that have not been run; a recipe with `asr = false` does not need all of them."""
+    settings = scores.get("settings", {})
+    unwanted = ("timestamps", "sst", "train-asr") if settings and "train_asr" not in settings else ()
+    return [folder for name, folder in folders.names.items() if name not in (*folders.stages, *unwanted)]
 
 
 def _read_optional(path: Path | None, read: Callable[[Path], Any]) -> Any:

@@ -239,7 +239,7 @@ function arrivalOrder(rows) {
   const known = rows.filter((row) => row.arrival?.sessions?.n);
   if (!known.length) return null;
   const counts = ({ n, right }) => make("span", { class: "small soft" }, `${right} of ${n}`);
-  return panel(["Arrival order right (%), by time between two arrivals"], known.map((row) => [known.length > 1 ? make("h4", {}, rowName(row)) : null,
+  return panel("Correct arrival order (%), by time between two arrivals", known.map((row) => [known.length > 1 ? make("h4", {}, rowName(row)) : null,
     make("div", { class: "bars four" }, [...Object.entries(row.arrival.pairs), ["complete sessions", row.arrival.sessions]].filter(([, tally]) => tally.n).flatMap(([name, tally]) => [
       make("span", { class: "small" }, name),
       make("div", { class: "errors", style: "height:14px" }, make("i", { style: `width:${100 * tally.accuracy}%;background:var(--accent)` })),
@@ -249,7 +249,7 @@ function arrivalOrder(rows) {
 function derParts(rows) {
   const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join("–") ?? "–"],
     ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
-    [make("span", { title: "sessions in which the system found as many speakers as the reference has" }, "right number of speakers"), (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+    [make("span", { title: "sessions in which the system found as many speakers as the reference has" }, "correct number of speakers"), (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
   return panel("DER breakdown (%)", table(["", ...rows.map(rowName)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
@@ -278,7 +278,7 @@ function cards() {
     const row = data.wer?.find((one) => one.settings.metric === metric && !one.variant);
     if (row) found.push([`${percent(row.overall.errors / row.overall.words, 1)} %`, `${metric === "wer" ? "WER" : "cpWER"} on ${row.test_set}`]);
   }
-  if (best && data.kind !== "comparison") found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the right number of speakers"]);
+  if (best && data.kind !== "comparison") found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the correct number of speakers"]);
   if (data.kind === "recording") found.push(...recordingCards(data.sessions[0].view));
   else if (data.sessions?.length) found.push([String(data.sessions.length), data.sessions.length === 1 ? "scored session" : "scored sessions"]);
   const train = data.simulation?.sets.find((set) => set.set === "train");
@@ -506,9 +506,8 @@ class SessionView {
       make("button", { class: "small", onclick: () => chosen.click() }, "Choose the audio file"), " to play all of it. The file stays on this computer.", chosen);
     return make("div", {}, view.reference.length ? errorLegend(["faint: inside the ", term("collar"), " or outside the ", term("UEM"), ", not scored"]) : null,
       sentences.map((text) => make("p", { class: "small soft", style: "margin:.3rem 0 0" }, text)), choose,
-      make("p", { class: "small soft keys", style: "margin:.4rem 0 0" }, make("kbd", {}, "space"), " play  ", make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " 1 s  ",
-        data.sessions.length > 1 ? [make("kbd", {}, "j"), " ", make("kbd", {}, "k"), " next and previous session  "] : null, make("kbd", {}, "+"), " ", make("kbd", {}, "−"), " zoom (or ", make("kbd", {}, "ctrl"), " and wheel)  ",
-        make("kbd", {}, "shift"), " and wheel: move"));
+      make("p", { class: "small soft keys", style: "margin:.4rem 0 0" }, [["play", "space"], ["move by 1 s", "←", "→"], ...(data.sessions.length > 1 ? [["next, previous session", "j", "k"]] : []),
+        ["zoom", "+", "−"], ["and wheel: zoom", "ctrl"], ["and wheel: scroll", "shift"]].map(([name, ...keys]) => make("span", {}, keys.flatMap((key) => [make("kbd", {}, key), " "]), name))));
   }
 
   // Plays a file that the reader has chosen in place of the sound in the page.
@@ -1039,16 +1038,16 @@ function sessions() {
   };
   const search = make("input", { type: "search", placeholder: "search sessions", "aria-label": "search sessions", id: "search", oninput: list });
   const order = make("select", { "aria-label": "order", title: "order", onchange: list }, known.map((name) => make("option", { value: name }, name)));
-  const filters = [["set", "all sets", (value) => value], ["ref_speakers", "any number", (value) => plural(+value, "speaker")]].map(([key, all, name]) => {
+  const filters = [["set", "all sets", (value) => value], ["ref_speakers", "all speakers", (value) => plural(+value, "speaker")]].map(([key, all, name]) => {
     const values = [...new Set(data.sessions.map((row) => row[key]).filter((value) => value != null))].sort();
     return [key, make("select", { "aria-label": `filter by ${key.replace("ref_", "number of ")}`, title: `filter by ${key.replace("ref_", "number of ")}`, "data-key": key, hidden: values.length < 2, onchange: list }, make("option", { value: "" }, all), values.map((value) => make("option", { value }, name(value))))];
   });
   list();
   const nSounds = data.sessions.filter((row) => row.view?.audio).length, all = data.sessions.length;
   const sound = nSounds === all ? "all with sound" : nSounds ? `${nSounds} of them with sound (♪): the worst, the middle and the best` : "without sound";
-  return make("section", { id: "sessions" }, make("h2", {}, "Sessions"), make("p", { class: "soft" }, `${plural(all, "scored session")}, ${sound}.`),
+  return make("section", { id: "sessions" }, make("h2", {}, "Sessions"), make("p", { class: "soft" }, `${plural(all, "scored session")}, ${sound}.${data.sessions[0].systems ? ` The bars are those of ${data.sessions[0].systems[0].name}.` : ""}`),
     make("div", { class: "browser" }, make("div", { class: "panel list" },
-      make("div", { class: "tools" }, search, order, filters.map(([, select]) => select), make("button", { onclick: exportSessions, title: "save this list as a table" }, "CSV"), count), rows), place));
+      make("div", { class: "tools" }, search, make("button", { onclick: exportSessions, title: "save this list as a table" }, "CSV"), order, filters.map(([, select]) => select), count), rows), place));
 }
 
 function exportSessions() {

@@ -208,19 +208,35 @@ def format_results(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def format_summary(results: Results) -> str:
+    """Return the main tables for a terminal: DER, and word error rates."""
+    tables = []
+    if results.der:
+        header, rows = _pivot(("DER (%)", "postprocessing"), _der_cells([*results.initial, *results.der]))
+        tables.append(format_table(header, rows))
+    if results.wer:
+        header, rows = _pivot(("word error rate (%)",), _wer_cells(results.wer))
+        tables.append(format_table(header, rows))
+    return "\n\n".join(tables)
+
+
 def _format_der(results: Sequence[DerResult]) -> list[str]:
-    cells: Cells = {}
-    for result in results:
-        row = result.system, result.postprocessing
-        cells |= {(row, column): _der(counts) for column, counts in _columns(result).items()}
     settings = {f"- {result.test_set}: {der.describe_settings(result.report)}": None for result in results}
     parts = [[result.system, result.postprocessing, result.test_set, *_der_parts(result.report)] for result in results]
     header = ["system", "postprocessing", "test set", "sessions", "scored h", "miss", "false alarm", "confusion", "DER"]
     return [
-        format_table(*_pivot(("system", "postprocessing"), cells), "md"),
+        format_table(*_pivot(("system", "postprocessing"), _der_cells(results)), "md"),
         "\n".join(settings),
         format_table([*header, "95 % interval", "JER", "right number of speakers"], parts, "md"),
     ]
+
+
+def _der_cells(results: Sequence[DerResult]) -> Cells:
+    return {
+        ((result.system, result.postprocessing), column): _der(counts)
+        for result in results
+        for column, counts in _columns(result).items()
+    }
 
 
 ARRIVAL_COLUMNS = (*(f"{name} apart" for name in DISTANCES), "all pairs", "complete sessions")
@@ -246,7 +262,7 @@ def _columns(result: DerResult) -> dict[str, DerCounts]:
     by_speakers = {n: counts for n, counts in result.report.by_speakers().items() if counts.errors.scored > 0}
     overall = result.report.overall
     if len(by_speakers) == 1:
-        return {f"{result.test_set} ({next(iter(by_speakers))} spk)": overall}
+        return {f"{result.test_set} {next(iter(by_speakers))} spk": overall}
     columns = {f"{result.test_set} {n} spk": counts for n, counts in by_speakers.items()}
     return {**columns, f"{result.test_set} all": overall}
 
@@ -269,11 +285,14 @@ def _der_parts(report: DerReport) -> list[str]:
     ]
 
 
-def _format_wer(results: Sequence[WerResult]) -> list[str]:
-    cells: Cells = {
+def _wer_cells(results: Sequence[WerResult]) -> Cells:
+    return {
         ((result.system,), f"{result.test_set} {result.score}"): percent(result.report.overall.rate)
         for result in results
     }
+
+
+def _format_wer(results: Sequence[WerResult]) -> list[str]:
     settings = {
         f"- {result.test_set}: {wer.describe_settings(result.report)}; decoding {result.decoding}": None
         for result in results
@@ -284,9 +303,9 @@ def _format_wer(results: Sequence[WerResult]) -> list[str]:
         counts = errors.words, errors.substitutions, errors.insertions, errors.deletions
         names = [result.system, result.test_set, result.score, str(len(result.report.sessions))]
         parts.append([*names, *map(str, counts), percent(errors.rate)])
-    header = ["system", "test set", "score", "sessions", "words", "substituted", "inserted", "deleted", "rate"]
+    header = ["system", "test set", "score", "samples", "words", "substituted", "inserted", "deleted", "rate"]
     return [
-        format_table(*_pivot(("system",), cells), "md"),
+        format_table(*_pivot(("system",), _wer_cells(results)), "md"),
         "\n".join(settings),
         format_table(header, parts, "md"),
     ]

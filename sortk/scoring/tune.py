@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sortk.formats import posteriors
-from sortk.formats.files import FormatError, absolute_path, atomic_text
+from sortk.formats.files import FormatError, absolute_path, atomic_text, plural
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
@@ -175,9 +175,10 @@ def _check_scorable(
             seconds = sum(segment.duration for segments in references for segment in segments)
             overlap = " and without overlap" if term.skip_overlap else ""
             raise ValueError(
-                f"the development set ({len(references)} sessions, {seconds:.1f} s of speech) has nothing left to "
-                f"score after a collar of {term.collar:g} s{overlap}; give more sessions (prepare.valid_fraction, or "
-                "folders train/, dev/ and test/) or a smaller score.collar (sortk tune: --collar)"
+                f"the development set ({plural(len(references), 'session')}, {seconds:.1f} s of speech) has nothing "
+                f"left to score after a collar of {term.collar:g} s{overlap}; give more sessions "
+                "(prepare.valid_fraction, or folders train/, dev/ and test/) or a smaller score.collar (sortk tune: "
+                "--collar)"
             )
 
 
@@ -186,9 +187,8 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
     objective = Objective(data, options.terms)
     if len(data.posteriors) < FEW_SESSIONS:
         log.warning(
-            "tuning on %d development session%s: what is found may not hold for other recordings",
-            len(data.posteriors),
-            "" if len(data.posteriors) == 1 else "s",
+            "tuning on %s: the tuned values may not carry over to other recordings",
+            plural(len(data.posteriors), "development session"),
         )
     presets = {name: objective(preset) for name, preset in PRESETS.items()}
     task = hashlib.sha256(repr((data.key(), options.terms, SPACE)).encode()).hexdigest()

@@ -337,6 +337,15 @@ def _updates(
         progress.epoch, progress.batch = progress.epoch + 1, 0
 
 
+SCORE_NAMES = {
+    "der": "DER",
+    "der_unmapped": "DER in arrival order",
+    "arrival_accuracy": "correct arrival order",
+    "wer": "WER",
+    "cpwer": "cpWER",
+}
+
+
 def run_phases(
     task: TrainingTask,
     phases: Sequence[PhaseOptions],
@@ -363,5 +372,6 @@ def run_phases(
     task.eval()
     with torch.inference_mode():
         scores = task.validate(device)
-    log.info("the model that is kept: %s", ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    rates = ", ".join(f"{SCORE_NAMES.get(name, name)} {value:.1%}" for name, value in scores.items() if name != "score")
+    log.info("final model, on the validation set: %s", rates)
     return scores

@@ -148,17 +148,21 @@ def test_every_word_of_a_test_set_is_scored_once(tmp_path: Path) -> None:
 def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
     sessions = [make_conversation(tmp_path / "in", f"s{n}", 301.234567 + n, n_speakers=5) for n in range(3)]
     summary = clean_sets({"train": sessions}, NO_SAD, WORDS, tmp_path / "out")["train"]
-    totals, parts, block = {}, defaultdict(list), ""
-    for line in str(summary).splitlines():
-        name, numbers = line[:26].strip(), line[26:].split()
-        block = name if name in ("diar", "asr", "scored") else block
-        if name == "in":
-            totals[block] = round(float(numbers[-3]) * 1e6)
-        elif name == "out" or name.startswith("rejected: "):
-            parts[block].append(round(float(numbers[-3]) * 1e6))
-    assert totals == dict.fromkeys(("diar", "asr", "scored"), 906_703_701)
-    assert sum(parts["diar"]) == sum(parts["asr"]) == sum(parts["scored"]) == 906_703_701
-    assert len(parts["diar"]) > 1 and len(parts["asr"]) > 1
+    for counts in summary.outputs.values():
+        assert counts.us_in == counts.us_out + sum(counts.us_rejected.values()) == 906_703_701
+    assert summary.outputs["diar"].us_rejected and summary.outputs["asr"].us_rejected
+    lines = str(summary).splitlines()
+    assert lines[:3] == [
+        "3 sessions",
+        "diar                        pieces      hours   share",
+        "  in                                   0.2519  100.0%",
+    ]
+
+
+def test_the_table_has_no_samples_for_an_asr_without_transcripts(tmp_path: Path) -> None:
+    session = replace(make_conversation(tmp_path / "in", "s", 100.0), seglst_path=None)
+    text = str(clean_sets({"train": [session]}, NO_SAD, WORDS, tmp_path / "out")["train"])
+    assert text.startswith("1 session\ndiar ") and "asr" not in text and "scored" not in text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_sessions_become_lines(folder: Path) -> None:
     assert summary == SstSummary(sessions=2, words=11, empty_sessions=("wordless", "silence"))
     assert summary.to_json() == {"sessions": 2, "words": 11, "empty_sessions": ["wordless", "silence"]}
     assert str(summary) == "2 sessions, 11 words; 2 left out, without any word: wordless, silence"
-    assert str(SstSummary(1, 2)) == "1 sessions, 2 words"
+    assert str(SstSummary(1, 2)) == "1 session, 2 words"
 
 
 def test_one_file_and_another_level(folder: Path) -> None:

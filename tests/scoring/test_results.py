@@ -120,7 +120,7 @@ def test_librispeechmix_may_be_counted_in_two_ways_in_one_column() -> None:
 def test_a_set_with_one_number_of_speakers_has_one_column() -> None:
     report = score_der({"two": REFERENCE["two"]}, {"two": REFERENCE["two"]}, options=DerOptions(collar=0.25))
     results = Results("r", "abc1234", "2026-11-16", der=[DerResult("s", "CH109", "none", report)])
-    assert tables_of(format_results(results))[0][0] == "| system | postprocessing | CH109 (2 spk) |"
+    assert tables_of(format_results(results))[0][0] == "| system | postprocessing | CH109 2 spk |"
     assert "- CH109: collar 0.25 s on each side, overlap scored" in format_results(results)
 
 
