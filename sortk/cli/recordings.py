@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from sortk.formats.files import plural
 from sortk.records import Segment, Session
 
 if TYPE_CHECKING:
@@ -110,19 +111,24 @@ def diarize_files(
 
     found = [replace(session, channel=channel) for session in find_sessions(paths, on_error)]
     sessions = choose_writable(found, outputs.paths, outputs.force, on_error)
-    began, n_done, n_frames = time.monotonic(), 0, 0
+    began, n_done, n_frames, n_speakers = time.monotonic(), 0, 0, set[int]()
     with Progress("diarizing", count_seconds(sessions), "s") as progress:
         for session, probs in diarizer.posteriors_of(sessions, lambda _, error: on_error(error), progress.update):
             try:
-                outputs.write(session, diarizer.find_segments(session, probs), probs, diarizer.frame_seconds)
+                segments = diarizer.find_segments(session, probs)
+                outputs.write(session, segments, probs, diarizer.frame_seconds)
             except (ValueError, OSError) as error:
                 if not _is_about_name(error):
                     raise
                 on_error(error)
                 continue
             n_done, n_frames = n_done + 1, n_frames + len(probs)
+            n_speakers.add(len({segment.speaker for segment in segments}))
     spent, seconds = time.monotonic() - began, n_frames * diarizer.frame_seconds
-    log.info("%d of %d recordings, %.1f s of audio in %.1f s", n_done, len(sessions), seconds, spent)
+    log.info("%d of %s, %.1f s of audio in %.1f s", n_done, plural(len(sessions), "recording"), seconds, spent)
+    if n_speakers:
+        fewest, most = min(n_speakers), max(n_speakers)
+        log.info("%s", plural(most, "speaker") if fewest == most else f"{fewest} to {most} speakers per recording")
     if seconds:
         log.info("real-time factor %.4f", spent / seconds)
 
@@ -188,7 +194,8 @@ def transcribe_files(
     if out_dir is None:
         print_transcripts(printed, style, sys.stdout)
     spent = time.monotonic() - began
-    log.info("%d of %d recordings, %d words in %.1f s", n_done, len(sessions), n_words, spent)
+    counts = plural(len(sessions), "recording"), plural(n_words, "word")
+    log.info("%d of %s, %s in %.1f s", n_done, *counts, spent)
 
 
 def transcribe_live(transcriber: Transcriber[Any], file: BinaryIO, style: str) -> None:

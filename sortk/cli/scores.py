@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from sortk.scoring.wer import WerReport
 
 
-@click.group(cls=CheckedGroup)
+class ScoreGroup(CheckedGroup):
+    """Explains what is missing when no score is named, or one that is a column of another."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            if args[0].startswith("-"):
+                raise click.UsageError(f"name the score first: {', '.join(self.commands)}", ctx)
+            if args[0] == "jer":
+                raise click.UsageError("JER is a column of `sortk score der`", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=ScoreGroup)
 def score() -> None:
     """Score hypotheses of any system.
 

@@ -53,6 +53,8 @@ def parse(lines: Lines, path: Path, zero_duration: ZeroDuration = "error") -> It
         if not fields or fields[0].startswith(";") or fields[0] in OTHER_TYPES:
             continue
         if fields[0] != "SPEAKER":
+            if fields[0][0] in "[{":
+                raise FormatError(path, number, "is JSON, not RTTM; `sortk convert IN OUT.rttm --to rttm` converts it")
             raise FormatError(path, number, f"unknown RTTM type {quote(fields[0])}")
         if not 8 <= len(fields) <= 10:
             raise FormatError(path, number, f"a SPEAKER line must have 8 to 10 fields, got {len(fields)}")

@@ -382,7 +382,11 @@ def choose_postprocess(text: str | None, model: Path | None = None) -> Postproce
     if text is None:
         own = model / POSTPROCESS_NAME if model else None
         return read_postprocess(own) if own and own.is_file() else Postprocess()
-    return POSTPROCESS_PRESETS[text] if text in POSTPROCESS_PRESETS else read_postprocess(Path(text))
+    if text in POSTPROCESS_PRESETS:
+        return POSTPROCESS_PRESETS[text]
+    if not Path(text).exists():
+        raise FileNotFoundError(f"{text}: no such file, and not a preset; presets: {', '.join(POSTPROCESS_PRESETS)}")
+    return read_postprocess(Path(text))
 
 
 def name_session(path: Path) -> Session:

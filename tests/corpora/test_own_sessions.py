@@ -33,6 +33,7 @@ def test_recordings_with_rttm_are_divided(tmp_path: Path) -> None:
         write_text(tmp_path / f"call{number}.rttm", RTTM.format(f"call{number}"))
     parts = read_all(tmp_path, valid=0.2)
     assert {part: len(sessions) for part, sessions in parts.items()} == {"train": 7, "valid": 2, "test": 1}
+    assert list(parts) == ["train", "valid", "test"]
     assert parts == read_all(tmp_path, valid=0.2) != read(tmp_path, map, 0.2, 0.1, 1)
     session = parts["test"][0]
     name = session.session_id
@@ -51,6 +52,16 @@ def test_a_recording_with_little_speech_is_not_drawn_for_dev_or_test(tmp_path: P
         assert {part: len(sessions) for part, sessions in parts.items()} == {"train": 3, "valid": 1, "test": 1}
         drawn = {session.session_id for part in ("valid", "test") for session in parts[part]}
         assert drawn < {"call0", "call1", "call2"}
+
+
+def test_other_speakers_in_the_transcript_than_in_the_rttm_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_audio(tmp_path / "a.wav", 3.0)
+    write_text(tmp_path / "a.rttm", RTTM.format("a"))
+    write_text(tmp_path / "a.stm", "a 1 Diane 0.50 1.50 so here we go\n")
+    read_all(tmp_path, 0, 0)
+    assert "no speaker of its transcript (Diane, ...) is in its RTTM (ann, ...)" in caplog.text
 
 
 def test_folders_are_parts_and_annotations_lie_anywhere(tmp_path: Path) -> None:
@@ -101,7 +112,7 @@ def test_a_manifest_with_windows(tmp_path: Path) -> None:
     assert first == RecordedSession("w1", tmp_path / "long.wav", 1.0, (Segment("w1", "ann", 0.5, 1.0),))
     assert (second.duration, second.offset) == (2.0, 1.0)
     assert second.segments == (Segment("w2", "ann", 1.0, 1.5), Segment("w2", "bob", 1.25, 2.75))
-    with pytest.raises(ValueError, match="1 recordings are too few to be divided"):
+    with pytest.raises(ValueError, match="too few recordings to split \\(1\\)"):
         read(tmp_path / "train.jsonl", map, 0.5, 0.5, 0)
 
 
@@ -126,7 +137,7 @@ def test_what_is_wrong_is_one_sentence_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"a\.wav: no RTTM, STM or SegLST file in this folder names session a"):
         read_all(tmp_path)
     write_text(tmp_path / "a.rttm", RTTM.format("a") + RTTM.format("other"))
-    with pytest.raises(FileNotFoundError, match=r"a\.rttm: is about session 'other', but there is no recording"):
+    with pytest.raises(FileNotFoundError, match=r"a\.rttm: refers to session 'other', but there is no recording"):
         read_all(tmp_path)
     write_audio(tmp_path / "more" / "a.wav", 1.0)
     with pytest.raises(ValueError, match=r"a\.wav and .*a\.wav are both session a; rename one"):

@@ -301,7 +301,7 @@ def test_standard_output_is_rttm(folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     (tmp_path / "a.rttm").write_text(result.stdout, encoding="utf-8")
     assert rttm.read(tmp_path / "a.rttm") == load(folder, device="cpu")(path)
-    assert "1 of 1 recordings, 3.0 s of audio" in result.stderr and "real-time factor" in result.stderr
+    assert "1 of 1 recording, 3.0 s of audio" in result.stderr and "real-time factor" in result.stderr
     assert run("diarize", path, "--model", folder, "-q").stderr == ""
 
 
@@ -364,7 +364,11 @@ def test_a_bad_file_among_many(folder: Path, tmp_path: Path) -> None:
         (("a.wav", "--probs"), 2, "--probs and --plot need --out-dir"),
         (("a.wav", "-"), 2, "stands alone"),
         (("a.wav", "--streaming", "0.5"), 1, "no streaming preset '0.5', only 0.32, 1.04, 10, 30.4"),
-        (("a.wav", "--postprocess", "gone.toml"), 1, "sortk: gone.toml: no such file"),
+        (
+            ("a.wav", "--postprocess", "gone.toml"),
+            1,
+            "sortk: gone.toml: no such file, and not a preset; presets: none, ",
+        ),
         (("a.wav", "--int8", "--device", "cuda"), 1, "sortk: int8 runs on the CPU only, not on 'cuda'"),
         (("a.wav", "--device", "warp"), 1, "sortk: device 'warp' cannot be used"),
         (("a.wav", "b/a.wav"), 1, "sortk: two recordings are called a, a.wav and b/a.wav"),

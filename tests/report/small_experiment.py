@@ -150,6 +150,7 @@ def _write_clean(folder: Path, hours: float) -> None:
         "in": {"hours": hours},
         "out": {"hours": 0.9 * hours, "pieces": 7},
         "rejected_by_rule": {"too_short": {"hours": 0.1 * hours}},
+        "words": {"in": 100, "out": 90},
     }
     _json(folder / "summary.json", {"test": {"diar": part, "asr": part, "sessions": 6}})
     _done(folder)

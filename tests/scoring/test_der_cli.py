@@ -208,3 +208,17 @@ def test_nist_leaves_out_what_md_eval_leaves_out(
     result = score_der(*common)
     assert json.loads((tmp_path / "der.json").read_text())["overall"]["der"] > 0.1
     assert ("NOSCORE lines count for --scorer nist only" in result.output) == (text == NOSCORE)
+
+
+def test_what_is_not_a_score_or_not_rttm_is_explained(tmp_path: Path) -> None:
+    def score(*arguments: object) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["score", *map(str, arguments)])
+        return result.exit_code, result.stderr
+
+    assert score("--ref", "a", "--hyp", "b")[1].endswith(
+        "name the score first: der, cpwer, tcpwer, orcwer, wer, compare\n"
+    )
+    assert score("jer", "--ref", "a")[1].endswith("JER is a column of `sortk score der`\n")
+    (tmp_path / "x.json").write_text('[{"session_id": "a"}]\n')
+    code, said = score("der", "--ref", tmp_path / "x.json", "--hyp", tmp_path / "x.json")
+    assert code == 1 and "line 1: is JSON, not RTTM; `sortk convert IN OUT.rttm --to rttm` converts it" in said

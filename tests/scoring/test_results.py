@@ -11,7 +11,7 @@ from sortk.formats.objects import encode
 from sortk.records import Segment
 from sortk.scoring.der import DerReport, score_der
 from sortk.scoring.intervals import DerOptions
-from sortk.scoring.results import Coverage, DerResult, Results, WerResult, as_json, format_results
+from sortk.scoring.results import Coverage, DerResult, Results, WerResult, as_json, format_results, format_summary
 from sortk.scoring.wer import Metric, Style, Transcripts, WerOptions, WerReport, score_words
 
 # Ten seconds of one speaker; ten seconds each of two, one after the other.
@@ -122,6 +122,16 @@ def test_a_set_with_one_number_of_speakers_has_one_column() -> None:
     results = Results("r", "abc1234", "2026-11-16", der=[DerResult("s", "CH109", "none", report)])
     assert tables_of(format_results(results))[0][0] == "| system | postprocessing | CH109 2 spk |"
     assert "- CH109: collar 0.25 s on each side, overlap scored" in format_results(results)
+
+
+def test_the_summary_for_a_terminal_is_aligned() -> None:
+    report = score_der({"two": REFERENCE["two"]}, {"two": REFERENCE["two"]}, options=DerOptions(collar=0.25))
+    der = [DerResult("a", "CH109", "none", report), DerResult("longer name", "CH109", "tuned", report)]
+    assert format_summary(Results("r", "abc1234", "2026-11-16", der=der)).splitlines() == [
+        "DER (%)      postprocessing  CH109 2 spk",
+        "a            none                   0.00",
+        "longer name  tuned                  0.00",
+    ]
 
 
 def test_commit_date_settings_and_notes_are_told() -> None:
