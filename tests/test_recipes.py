@@ -224,7 +224,7 @@ def test_without_the_corpus_one_sentence_says_what_to_do(name: str, tmp_path: Pa
 def test_all_corpora_that_are_missing_are_named(tmp_path: Path) -> None:
     settings = ("--set", "prepare.corpora.1.corpus_dir=/data/icsi")
     result = sortk("run", "--recipe", "ami", "--exp", tmp_path, *settings)
-    assert result.exit_code == 1 and result.stderr.endswith("; the same goes for dipco, fisher, ch109\n")
+    assert result.exit_code == 1 and result.stderr.endswith("; no folder is given for dipco, fisher, ch109 either\n")
 
 
 @pytest.mark.parametrize(

@@ -488,7 +488,9 @@ class SessionView {
   }
 
   saveMenu() {
-    const { id } = this.row, kinds = { "RTTM: segments": () => download(`${id}.rttm`, "text/plain", this.formatRttm()), "CSV: segments": () => download(`${id}.csv`, "text/csv", this.formatCsv()) };
+    const { id } = this.row, systems = this.systems(), kinds = {};
+    for (const system of systems) kinds[`RTTM: ${systems.length > 1 ? system.name : "segments"}`] = () => download(`${id}.rttm`, "text/plain", this.formatRttm(system));
+    kinds["CSV: segments"] = () => download(`${id}.csv`, "text/csv", this.formatCsv());
     if (this.view.recognized_words.length) kinds["SRT: subtitles"] = () => download(`${id}.srt`, "text/plain", this.formatSrt());
     kinds["PNG: this picture"] = () => this.canvas.toBlob((picture) => download(`${id}.png`, "image/png", picture));
     if (data.kind === "recording") kinds["HTML: this page, with the speakers' names"] = () => download(`${id}.html`, "text/html", formatPage());
@@ -524,14 +526,15 @@ class SessionView {
   nameOf(speaker) { return this.view.names[speaker] ?? speaker; }
 
   // Times are those of the audio file, as in an RTTM that `sortk diarize` writes; a name in RTTM has no blanks.
-  formatRttm() {
-    const lines = this.systems()[0].hypothesis.flatMap((lane) => lane.turns.map(([start, end]) => [start + this.view.offset, end - start, this.nameOf(lane.speaker)])).sort((a, b) => a[0] - b[0]);
+  formatRttm({ hypothesis }) {
+    const lines = hypothesis.flatMap((lane) => lane.turns.map(([start, end]) => [start + this.view.offset, end - start, this.nameOf(lane.speaker)])).sort((a, b) => a[0] - b[0]);
     return lines.map(([start, seconds, speaker]) =>
       `SPEAKER ${this.row.id} 1 ${start.toFixed(3)} ${seconds.toFixed(3)} <NA> <NA> ${speaker.replace(/\s+/g, "_")} <NA> <NA>\n`).join("");
   }
 
   formatCsv() {
-    const sides = [["reference", this.view.reference], ...this.systems().map((system) => [system.name, system.hypothesis])];
+    const systems = this.systems(), nameOf = (system) => (systems.length > 1 ? system.name : "hypothesis");
+    const sides = [["reference", this.view.reference], ...systems.map((system) => [nameOf(system), system.hypothesis])];
     const rows = sides.flatMap(([name, lanes]) => lanes.flatMap((lane) => lane.turns.map(([start, end]) => [this.row.id, name, this.nameOf(lane.speaker), start.toFixed(3), end.toFixed(3)])));
     return csv([["session", "system", "speaker", "start", "end"], ...rows]);
   }
@@ -1052,7 +1055,8 @@ function sessions() {
 
 function exportSessions() {
   const keys = ["id", "set", "der", "miss", "false_alarm", "confusion", "cpwer", "scored_seconds", "ref_speakers", "hyp_speakers"].filter((key) => shown.some((row) => row[key] != null));
-  download("sessions.csv", "text/csv", csv([keys, ...shown.map((row) => keys.map((key) => row[key]))]));
+  const systems = (data.sessions[0].systems ?? []).map((system) => system.name); // the other columns are those of the first system
+  download("sessions.csv", "text/csv", csv([[...keys, ...systems.map((name) => `der of ${name}`)], ...shown.map((row) => [...keys.map((key) => row[key]), ...(row.systems ?? []).map((system) => system.der)])]));
 }
 
 function sessionRow(row) {

@@ -342,4 +342,4 @@ def start_from(model: nn.Module, initial: Mapping[str, Tensor]) -> None:
             f"{n_new - n_old} are new" if n_new > n_old else f"{n_old - n_new} are left out",
         )
     new = sorted({name.split(".")[0] for name in own.keys() - fitting.keys()})
-    log.info("initial weights: %d tensors; random weights in: %s", len(fitting), ", ".join(new) or "nothing")
+    log.info("loaded %d initial tensors; random weights in: %s", len(fitting), ", ".join(new) or "none")

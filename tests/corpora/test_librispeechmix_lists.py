@@ -77,7 +77,7 @@ def test_stage_0_lists_what_stage_1_mixes(checkout: Path, tmp_path: Path) -> Non
     exp = tmp_path / "exp"
     result = sortk("run", "--recipe", tmp_path, "--exp", exp, "--stop-stage", 2)
     assert result.exit_code == 0, result.output
-    assert "librispeechmix dev-clean-2mix: 1 sessions, 0.00 h, but published are 2703 sessions" in result.stderr
+    assert "librispeechmix dev-clean-2mix: 1 session, 0.00 h, but published are 2703 sessions" in result.stderr
     prepared = exp / "00-prepare"
     assert [source.split for source in sources.read(prepared / "sources.jsonl")] == ["train"]
     assert [m.mixture_id for m in mixlist.read(prepared / "mixtures" / "valid.jsonl")] == [

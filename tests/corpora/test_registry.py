@@ -64,7 +64,7 @@ def test_a_prepared_folder_can_be_moved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CORPORA if name != "espeak"])
 def test_a_missing_folder_is_explained(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--corpus-dir DIR, or prepare\.corpus_dir in the recipe"):
+    with pytest.raises(ValueError, match=r"use --set prepare\.corpus_dir=DIR \(sortk prepare: --corpus-dir DIR\)"):
         prepare_corpus(PrepareOptions(corpus=name), tmp_path / "out", 0)
     with pytest.raises(FileNotFoundError, match="nowhere: no such file or folder"):
         prepare_corpus(PrepareOptions(corpus=name, corpus_dir=str(tmp_path / "nowhere")), tmp_path / "out", 0)
@@ -183,11 +183,11 @@ def test_recorded_sessions_are_written_with_their_files(two_corpora: Path, caplo
         assert prepare_corpus(PrepareOptions(corpus="meetings", corpus_dir=str(two_corpora)), out, 0) == {}
     assert [record.getMessage() for record in caplog.records] == [
         "meetings train: 2 sessions, 0.00 h, as published",
-        "meetings dev: 1 sessions, 0.00 h, but published are 2 sessions, 0.00 h",
-        "meetings extra: 1 sessions, 0.00 h",
+        "meetings dev: 1 session, 0.00 h, but published are 2 sessions, 0.00 h",
+        "meetings extra: 1 session, 0.00 h",
         "train.jsonl: 2 sessions, 0.00 h",
-        "valid.jsonl: 1 sessions, 0.00 h",
-        "extra.jsonl: 1 sessions, 0.00 h",
+        "valid.jsonl: 1 session, 0.00 h",
+        "extra.jsonl: 1 session, 0.00 h",
     ]
     assert sources.read(out / "sources.jsonl") == []
     assert session_ids(out / "train.jsonl") == ["m1", "m2"]
@@ -237,7 +237,7 @@ def test_a_set_must_have_a_name_for_a_file(name: str) -> None:
 
 def test_the_corpus_that_is_missing_of_several_is_named(two_corpora: Path) -> None:
     choices = (CorpusChoice("meetings", str(two_corpora)), CorpusChoice("mixed"))
-    with pytest.raises(ValueError, match=r"mixed needs .* --set prepare\.corpora\.1\.corpus_dir=DIR; .* \(a shop\)"):
+    with pytest.raises(ValueError, match=r"mixed: .* --set prepare\.corpora\.1\.corpus_dir=DIR .*; a shop"):
         prepare_corpus(PrepareOptions(corpora=choices), two_corpora / "out", 0)
     with pytest.raises(ValueError, match="not both"):
         PrepareOptions(corpus_dir="x", corpora=choices)

@@ -35,7 +35,7 @@ def test_both_parts_are_read(checkout: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = CliRunner().invoke(main, ["prepare", "voxconverse", "--corpus-dir", str(checkout), "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "voxconverse dev: 1 sessions, 0.00 h, but published are 216 sessions, 20.30 h" in result.stderr
+    assert "voxconverse dev: 1 session, 0.00 h, but published are 216 sessions, 20.30 h" in result.stderr
     (dev,), (test,) = manifest.read(out / "valid.jsonl"), manifest.read(out / "test.jsonl")
     assert (dev.audio_path, dev.duration, dev.num_speakers) == (checkout / "audio" / "abjxc.wav", 3.0, 2)
     assert (test.session_id, test.duration, test.seglst_path, test.uem_path) == ("aepyx", 1.5, None, None)

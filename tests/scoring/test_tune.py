@@ -226,7 +226,7 @@ def test_a_development_set_without_scorable_speech_is_refused_before_training(tm
     session = Session("a", tmp_path / "a.wav", duration=5.0, rttm_path=tmp_path / "a.rttm")
     check_development([session], [Term(0.1)])
     sentence = (
-        r"the development set \(1 sessions, 0\.4 s of speech\) has nothing left to score after a collar of 0\.25 s; "
+        r"the development set \(1 session, 0\.4 s of speech\) has nothing left to score after a collar of 0\.25 s; "
         r"give more sessions .*prepare\.valid_fraction.* or a smaller score\.collar"
     )
     with pytest.raises(ValueError, match=sentence):
