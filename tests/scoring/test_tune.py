@@ -238,7 +238,7 @@ def test_tuning_on_few_sessions_warns(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
     tune(data, TuneOptions(trials=1), 0, tmp_path / "study.log")
-    assert "tuning on 3 development sessions: what is found may not hold" in caplog.text
+    assert "tuning on 3 development sessions: the tuned values may not carry over" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
