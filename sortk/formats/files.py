@@ -36,8 +36,8 @@ MAX_MESSAGE = 1000  # characters of an error
 MAX_UNPACKING = 100  # a .gz may unpack to this many times its size (tables of segments: 10 to 50 times),
 FREE_UNPACKED_BYTES = 16 << 20  # beyond this much
 
-CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f]")
-"""C0, DEL and C1: a terminal obeys them instead of showing them."""
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0, DEL and C1, which a terminal obeys instead of showing them; and those that reverse the text around them."""
 
 MAX_SECONDS = 1e9  # a time beyond thirty years is an error; below, a float still resolves microseconds
 

@@ -331,7 +331,9 @@ def test_a_long_name_has_room_for_its_temporary_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x" * 250]
 
 
-@pytest.mark.parametrize("name", ["", "../x", "/etc/x", "a/b", ".hidden", "..", "a\0", "a\nb", "\x1b[31m", "a\x9b"])
+@pytest.mark.parametrize(
+    "name", ["", "../x", "/etc/x", "a/b", ".hidden", "..", "a\0", "a\nb", "\x1b[31m", "a\x9b", "a\u202eb"]
+)
 def test_names_that_would_be_files_elsewhere(name: str) -> None:
     with pytest.raises(ValueError, match=r"in\.jsonl: session id .* cannot be the name of a file"):
         files.check_file_name(name, Path("in.jsonl"))
@@ -339,4 +341,7 @@ def test_names_that_would_be_files_elsewhere(name: str) -> None:
 
 
 def test_control_characters_are_shown_not_obeyed() -> None:
-    assert files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü") == "a\\u001b]0;x\\u0007\tb\nc\\u009b\\u000d\\u007f ü"
+    assert (
+        files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü\u202ex")
+        == "a\\u001b]0;x\\u0007\tb\nc\\u009b\\u000d\\u007f ü\\u202ex"
+    )
