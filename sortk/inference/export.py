@@ -228,7 +228,7 @@ class PlainLogMel(nn.Module):
 
     def __init__(self, features: LogMel) -> None:
         super().__init__()
-        self.options = features.options
+        self.options, self.gain = features.options, features.gain
         # The window is in the middle of the transform. |sum_n w_n x_n e^{-i a n}|^2 has a cosine and a sine part.
         margin = (N_FFT - WINDOW_SAMPLES) // 2
         window = functional.pad(features.window.double().cpu(), (margin, margin))
@@ -238,7 +238,7 @@ class PlainLogMel(nn.Module):
         self.register_buffer("filters", features.filters.cpu())
 
     def forward(self, samples: Tensor) -> Tensor:
-        if self.options.gain:
+        if self.gain:
             samples = samples / (samples.amax(dim=1, keepdim=True).clamp(min=0) + GAIN_FLOOR)
         before = functional.pad(samples, (1, 0))[:, :-1]
         samples = functional.pad(samples - PREEMPHASIS * before, (N_FFT // 2, N_FFT // 2 - HOP_SAMPLES))

@@ -79,6 +79,8 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
             raise ValueError(f"has linking, which the model {config['model']!r} cannot use: its rows are not of 80 ms")
     except ValueError as error:
         raise FormatError(path, None, str(error)) from None
+    if streaming is not None:  # NVIDIA's rule: such a model is trained and streamed without gain, but not run offline
+        model.features.gain = True
     return LoadedDiarizer(model.to(device), streaming, linking)
 
 

@@ -31,7 +31,7 @@ class FeatureOptions:
     """Settings of the features; the defaults are those of the offline models."""
 
     n_mels: int = 80
-    gain: bool = True  # scale each clip by 1 / (maximum + 0.001); the streaming models do not
+    gain: bool = True  # scale each clip by 1 / (maximum + 0.001); streaming models only in one pass: `LogMel.gain`
     normalize: Literal["per_feature", "none"] = "per_feature"  # zero mean and unit variance of each bin over the clip
     dither: float = 0.0  # standard deviation of noise added in training (NVIDIA: 1e-5)
 
@@ -52,6 +52,7 @@ class LogMel(nn.Module):
     def __init__(self, options: FeatureOptions) -> None:
         super().__init__()
         self.options = options
+        self.gain = options.gain  # of a clip in one pass; a stream is scaled only if the options say so
         device = torch.get_default_device()
         with torch.device("cpu"):  # on the meta device, where models are built to be loaded, this takes two seconds
             window, filters = torch.hann_window(WINDOW_SAMPLES, periodic=False), mel_filters(options.n_mels)
@@ -76,7 +77,7 @@ class LogMel(nn.Module):
     def _power(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
         """(batch, samples) -> (batch, mel frames + 1, N_FFT / 2 + 1): |DFT|^2 of windows centred on every hop."""
         valid = valid_frames(lengths, samples.shape[1])
-        if self.options.gain:
+        if self.gain:
             audible = samples if valid is None else samples.masked_fill(~valid, -math.inf)
             peak = audible.amax(dim=1, keepdim=True).clamp(min=0)  # all samples below 0: nothing sensible
             samples = samples / (peak + GAIN_FLOOR)

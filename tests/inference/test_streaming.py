@@ -14,6 +14,7 @@ import torch
 from nemo_models import random_sortformer
 from torch import Tensor
 
+from sortk.inference.diarize import DiarizeOptions, load
 from sortk.inference.load import load_diarizer
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamingOptions
@@ -218,13 +219,24 @@ needs_eight = pytest.mark.skipif(not EIGHT.is_dir(), reason="needs ../shared/fix
 
 
 @needs_eight
-@pytest.mark.parametrize("clip", ["a_3p3", "c_31p7"])
+@pytest.mark.parametrize("clip", ["a_3p3", "b_10", "c_31p7"])
 def test_eight_speakers_offline_are_nvidias(clip: str) -> None:
-    samples = torch.from_numpy(soundfile.read(SHARED / f"{clip}.wav", dtype="float32")[0])[None]
-    samples = samples / (samples.max() + 1e-3)  # NeMo's offline mode scales the clip even for a streaming model
-    with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays, torch.inference_mode():
-        probs = load_diarizer(EIGHT / "tiny_sortformer_8spk.nemo").model(samples).speaker_probs
-        torch.testing.assert_close(probs[0], torch.from_numpy(arrays[f"{clip}_offline"]), atol=1e-4, rtol=0)
+    probs = load(EIGHT / "tiny_sortformer_8spk.nemo").posteriors(SHARED / f"{clip}.wav")
+    with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays:
+        np.testing.assert_allclose(probs, arrays[f"{clip}_offline"], atol=1e-4, rtol=0)
+
+
+@needs_nvidia
+def test_a_streaming_model_scales_a_clip_in_one_pass_but_no_stream() -> None:
+    """NVIDIA's two modes: `preds_offline_nochunk` is a stream whose only chunk is the whole clip."""
+    path, samples = SHARED / "tiny_streaming_sortformer.nemo", soundfile.read(SHARED / "d_60.wav", dtype="float32")[0]
+    with np.load(SHARED / "tiny_streaming_d_60.npz") as arrays:
+        expected = arrays["preds_offline_nochunk"][0]
+    one_chunk = load(path, DiarizeOptions(streaming=StreamingOptions(chunk=750)))
+    np.testing.assert_allclose(one_chunk.posteriors_of_samples(samples), expected, atol=1e-4, rtol=0)
+    scaled = samples / (samples.max() + np.float32(1e-3))
+    offline = load(path).posteriors_of_samples(samples)
+    np.testing.assert_allclose(offline, one_chunk.posteriors_of_samples(scaled), atol=1e-4, rtol=0)
 
 
 @needs_eight
