@@ -44,7 +44,7 @@ _COMMIT = re.compile(r"\w+", re.ASCII)
 
 @dataclass(frozen=True)
 class KnownModel:
-    """Facts about a published model that sortk reads, from its card on Hugging Face; an empty text is unknown."""
+    """Facts about a published model that sortk reads (sources: docs/models.md); an empty text is unknown."""
 
     name: str
     kind: str
@@ -54,24 +54,30 @@ class KnownModel:
     latency: str = ""  # that it was trained for
 
 
-_CC_BY, _CC_BY_NC, _NVIDIA = "CC-BY-4.0", "CC-BY-NC-4.0", "NVIDIA Open Model License"
+_CC_BY, _CC_BY_NC, _NVIDIA, _MDW = "CC-BY-4.0", "CC-BY-NC-4.0", "NVIDIA Open Model License", "OpenMDW-1.1"
 KNOWN_MODELS = (
     KnownModel("nvidia/diar_sortformer_4spk-v1", "Sortformer", "123M", _CC_BY_NC, "4", "offline"),
-    KnownModel("nvidia/diar_streaming_sortformer_4spk-v2", "Sortformer", "", _CC_BY, "4", "0.32-30.4 s"),
+    KnownModel("nvidia/diar_streaming_sortformer_4spk-v2", "Sortformer", "117M", _CC_BY, "4", "0.32-30.4 s"),
     KnownModel("nvidia/diar_streaming_sortformer_4spk-v2.1", "Sortformer", "117M", _NVIDIA, "4", "0.32-30.4 s"),
-    KnownModel("nvidia/Nemotron-3-Diarization", "Nemotron", "99M", "", "8", "0.32-30.4 s"),
+    KnownModel("nvidia/Nemotron-3-Diarization", "Nemotron", "99M", _MDW, "8", "0.32-30.4 s"),
     KnownModel("nvidia/canary-180m-flash", "Canary", "182M", _CC_BY, "", "offline"),
     KnownModel("nvidia/canary-1b-flash", "Canary", "883M", _CC_BY, "", "offline"),
+    KnownModel("nvidia/canary-1b-v2", "Canary", "1B", _CC_BY, "", "offline"),
     KnownModel("nvidia/canary-1b", "Canary", "1B", _CC_BY_NC, "", "offline"),
     KnownModel("nvidia/parakeet-tdt-0.6b-v2", "Parakeet TDT", "0.6B", _CC_BY, "", "offline"),
     KnownModel("nvidia/parakeet-tdt-0.6b-v3", "Parakeet TDT", "0.6B", _CC_BY, "", "offline"),
+    KnownModel("nvidia/parakeet-tdt-1.1b", "Parakeet TDT", "1.1B", _CC_BY, "", "offline"),
     KnownModel("nvidia/parakeet-tdt_ctc-110m", "Parakeet TDT, CTC", "114M", _CC_BY, "", "offline"),
+    KnownModel("nvidia/parakeet-tdt_ctc-1.1b", "Parakeet TDT, CTC", "1.1B", _CC_BY, "", "offline"),
     KnownModel("nvidia/parakeet-ctc-0.6b", "Parakeet CTC", "0.6B", _CC_BY, "", "offline"),
+    KnownModel("nvidia/parakeet-ctc-1.1b", "Parakeet CTC", "1.1B", _CC_BY, "", "offline"),
     KnownModel("nvidia/parakeet-rnnt-0.6b", "Parakeet RNNT", "0.6B", _CC_BY, "", "offline"),
+    KnownModel("nvidia/parakeet-rnnt-1.1b", "Parakeet RNNT", "1.1B", _CC_BY, "", "offline"),
     KnownModel(
         "nvidia/multitalker-parakeet-streaming-0.6b-v1", "multitalker Parakeet", "0.6B", _NVIDIA, "", "streaming"
     ),
     KnownModel("nvidia/ssl_en_nest_large_v1.0", "NEST encoder", "115M"),
+    KnownModel("nvidia/ssl_en_nest_xlarge_v1.0", "NEST encoder", "0.6B", _CC_BY),
 )
 
 
@@ -98,7 +104,8 @@ def find_model(name_or_path: str | Path) -> Path:
     try:
         _download(hub, named["repository"], named["revision"])
     except Exception as error:  # of its own, of the network library below it, of the disk
-        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        about = str(error).strip().partition("\n")[0].rstrip(".")  # the type says which: no such repository, gated, ...
+        why = f"{type(error).__name__}: {about}" if about else type(error).__name__
         raise FileNotFoundError(f"{missing}; it cannot be downloaded ({why}): {_say_how(named)}") from None
     if (found := find_local(name_or_path)) is None:
         what = "a .nemo file, nor config.json and model.safetensors"

@@ -198,12 +198,15 @@ def test_a_folder_is_downloaded_with_its_tokenizer(cache: Path, monkeypatch: pyt
 
 
 def test_a_failed_download_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class GatedRepoError(Exception):
+        pass
+
     class HfApi:
         def list_repo_files(self, repository: str, *, revision: str | None) -> list[str]:
-            raise RuntimeError("401 Client Error.\nCannot access gated repo")
+            raise GatedRepoError("401 Client Error.\nCannot access gated repo")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=HfApi))
-    with pytest.raises(FileNotFoundError, match=r"cannot be downloaded \(401 Client Error\): run `hf download"):
+    with pytest.raises(FileNotFoundError, match=r"downloaded \(GatedRepoError: 401 Client Error\): run `hf download"):
         find_model(NAME)
 
 

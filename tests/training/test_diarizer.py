@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import nemo2
 import numpy as np
 import pytest
 import torch
@@ -261,6 +262,20 @@ def test_a_nemotron_is_tuned_with_targets_of_10_ms(tmp_path: Path) -> None:
     assert changed == before.keys() - {"learned_silence"}  # which only a stream uses
     probs = load(tmp_path / "out" / "model").posteriors_of_samples(audio.read(sessions[0].audio_path))
     assert probs.shape == (400, 8)
+
+
+def test_output_rows_of_eight_speakers_are_kept(tmp_path: Path) -> None:
+    sessions = make_sessions(tmp_path, 3)
+    initial = Pretrained(*read_model(nemo2.find("tiny_sortformer_8spk.nemo")))
+    before = {name: initial.weights[name].clone() for name in ("speakers.weight", "speakers.bias")}
+    loop = replace(LOOP, steps=2, learning_rate=1e-4, warmup_steps=1, validate_every=2)
+    options = TrainDiarOptions(phases=(DiarPhaseOptions("tune", loop=loop),))
+    train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "out", initial)
+    weights, config = load_model(tmp_path / "out" / "model")
+    assert config["options"]["n_speakers"] == 8 and config["streaming"] == initial.config["streaming"]
+    for name, rows in before.items():
+        assert not torch.equal(weights[name], rows)
+        torch.testing.assert_close(weights[name], rows, atol=3e-4, rtol=0)  # each step moves a weight by 1e-4, at most
 
 
 def test_rows_of_10_ms_by_hand() -> None:
