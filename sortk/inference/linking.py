@@ -17,8 +17,10 @@ the encoder's lower half, which learned to distinguish voices (`encoder_warmup`)
 
    no longer grows. A cluster without which J falls by less than `min_gain` is removed. Speakers with little time alone
    join the closest cluster in the end.
-4. A cluster is a speaker of the recording. Where windows overlap, posteriors are averaged, and the middle of a window
-   counts more than its edges. Speakers are sorted by arrival.
+4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
+   to the speaker whose centre is closest to the turn's own mean embedding: the model may take two voices for one. Where
+   windows overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted
+   by arrival.
 
 The number of speakers is not limited. Of a recording, only posteriors and vectors are kept. A model folder
 whose config.json has the key "linking" is used this way, unless it is streamed.
@@ -29,6 +31,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +51,7 @@ Ints = npt.NDArray[np.int64]
 
 ACTIVE = 0.5  # posterior above which a speaker of a window speaks
 MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one
+MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
@@ -71,6 +75,15 @@ class LinkingOptions(Options):
             raise ValueError(f"step must be at most window ({self.window}), got {self.step}")
 
 
+class Turn(NamedTuple):
+    """Frames of a window in which one speaker speaks alone."""
+
+    column: int
+    first: int
+    end: int
+    vector: Floats  # (d,)
+
+
 @dataclass(frozen=True)
 class Window:
     """What the model says about a window; the vectors and times are of the speakers who speak in it."""
@@ -80,6 +93,7 @@ class Window:
     columns: tuple[int, ...]  # of `probs`, of those who speak
     vectors: Floats  # (len(columns), d), of length 1
     alone: Floats  # (len(columns),): frames in which only this one speaks
+    turns: tuple[Turn, ...] = ()  # those of at least MIN_TURN frames
 
 
 def cut_windows(blocks: Iterable[Samples], options: LinkingOptions) -> Iterator[tuple[int, Samples]]:
@@ -121,7 +135,14 @@ def describe_window(first: int, probs: Floats, embeddings: Floats) -> Window:
         vector = weights @ embeddings
         vectors[row] = vector / max(float(np.linalg.norm(vector)), 1e-6)
         alone[row] = (active[:, column] & (others <= ACTIVE)).sum()
-    return Window(first, probs, tuple(columns.tolist()), vectors, alone)
+    speaker = np.where(active.sum(axis=1) == 1, active.argmax(axis=1), -1)
+    edges = [0, *(np.flatnonzero(np.diff(speaker)) + 1).tolist(), len(speaker)]
+    turns = tuple(
+        Turn(int(speaker[start]), start, end, embeddings[start:end].mean(axis=0))
+        for start, end in itertools.pairwise(edges)
+        if end - start >= MIN_TURN and speaker[start] >= 0
+    )
+    return Window(first, probs, tuple(columns.tolist()), vectors, alone, turns)
 
 
 def join_windows(
@@ -132,29 +153,40 @@ def join_windows(
     `fewest` and `most` bound the number of speakers that are looked for. There are at least `n_columns` columns.
     """
     n_frames = max((window.first + len(window.probs) for window in windows), default=0)
-    labels = label_speakers(windows, options, fewest, most)
-    total = np.zeros((n_frames, max([n_columns, *(1 + label for own in labels for label in own)])), np.float32)
+    labels, centres = label_speakers(windows, options, fewest, most)
+    total = np.zeros((n_frames, max(n_columns, len(centres))), np.float32)
     weight = np.zeros((n_frames, 1), np.float32)
     for window, own in zip(windows, labels, strict=True):
-        inside = slice(window.first, window.first + len(window.probs))
-        place = np.arange(len(window.probs)) + 0.5
-        trust = np.minimum(place, options.window - place).astype(np.float32)  # less at the edges
-        weight[inside, 0] += trust
-        for column, label in zip(window.columns, own, strict=True):
+        label_of = dict(zip(window.columns, own, strict=True))
+        said = np.zeros((len(window.probs), total.shape[1]), np.float32)
+        for column, label in label_of.items():
             if label >= 0:
-                total[inside, label] += trust * window.probs[:, column]
-    probs: Floats = (total / np.maximum(weight, 1e-6)).astype(np.float32)
+                said[:, label] = window.probs[:, column]
+        for turn in window.turns:
+            closest, frames = int((centres @ turn.vector).argmax()), slice(turn.first, turn.end)
+            if closest != label_of[turn.column]:
+                said[frames] = 0
+                said[frames, closest] = window.probs[frames, turn.column]
+        place = np.arange(len(said)) + 0.5
+        trust = np.minimum(place, options.window - place)[:, None].astype(np.float32)  # less at the edges
+        inside = slice(window.first, window.first + len(said))
+        total[inside] += trust * said
+        weight[inside] += trust
+    probs = (total / np.maximum(weight, 1e-6)).astype(np.float32)
     active = np.vstack([probs > ACTIVE, np.ones((1, probs.shape[1]), np.bool_)])  # who never speaks comes last
     return probs[:, np.argsort(active.argmax(axis=0), kind="stable")]
 
 
 def label_speakers(
     windows: Sequence[Window], options: LinkingOptions, fewest: int = 1, most: int | None = None
-) -> list[list[int]]:
-    """Return a label 0, 1, ... for each speaker of each window; -1 for one who cannot be any of the speakers found."""
+) -> tuple[list[list[int]], Floats]:
+    """Return a label 0, 1, ... for each speaker of each window, and the centres of the clusters, (labels, d).
+
+    The label is -1 for one who cannot be any of the speakers found.
+    """
     group = np.array([number for number, window in enumerate(windows) for _ in window.columns], np.int64)
     if len(group) == 0:
-        return [[] for _ in windows]
+        return [[] for _ in windows], np.zeros((0, 0), np.float32)
     vectors = np.concatenate([window.vectors for window in windows])
     alone = np.concatenate([window.alone for window in windows])
     sure = np.flatnonzero(alone >= min(options.min_alone, alone.max()))
@@ -164,7 +196,7 @@ def label_speakers(
         free = np.setdiff1d(np.arange(len(centres)), labels[group == group[index]])
         if alone[index] < options.min_alone and labels[index] < 0 and len(free):
             labels[index] = free[(centres[free] @ vectors[index]).argmax()]
-    return [labels[group == number].tolist() for number in range(len(windows))]
+    return [labels[group == number].tolist() for number in range(len(windows))], centres
 
 
 def find_speakers(

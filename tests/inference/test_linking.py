@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,15 @@ from sortk.formats.files import FormatError
 from sortk.formats.model_folder import save_model
 from sortk.inference import linking
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
-from sortk.inference.linking import LinkingOptions, Window, cut_windows, describe_window, join_windows, label_speakers
+from sortk.inference.linking import (
+    LinkingOptions,
+    Turn,
+    Window,
+    cut_windows,
+    describe_window,
+    join_windows,
+    label_speakers,
+)
 from sortk.inference.load import LoadedDiarizer
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import SpeakerOutput
@@ -34,6 +43,10 @@ def window(first: int, *speakers: tuple[float, float], n_frames: int = 4) -> Win
     alone = np.array([time for _, time in speakers], np.float32)
     probs = np.ones((n_frames, len(speakers)), np.float32)
     return Window(first, probs, tuple(range(len(speakers))), vectors, alone)
+
+
+def labels_of(windows: list[Window], options: LinkingOptions, **bounds: int) -> list[list[int]]:
+    return label_speakers(windows, options, **bounds)[0]
 
 
 def test_windows_overlap_and_cover_everything() -> None:
@@ -59,26 +72,26 @@ def test_the_vector_of_a_speaker_is_the_voice_where_nobody_else_speaks() -> None
 
 def test_speakers_of_windows_are_matched_by_voice_in_whatever_order() -> None:
     windows = [window(0, (0, 3), (90, 3)), window(2, (85, 3), (5, 3)), window(4, (2, 3))]
-    assert label_speakers(windows, OPTIONS) == [[0, 1], [1, 0], [0]]
+    assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0]]
     # Two voices that are alike, in one window: two speakers all the same.
-    assert label_speakers([window(0, (0, 3), (5, 3)), window(2, (0, 3))], OPTIONS) == [[0, 1], [0]]
-    assert label_speakers([], OPTIONS) == []
+    assert labels_of([window(0, (0, 3), (5, 3)), window(2, (0, 3))], OPTIONS) == [[0, 1], [0]]
+    assert labels_of([], OPTIONS) == []
 
 
 def test_who_hardly_speaks_alone_joins_the_closest_speaker_who_is_free() -> None:
     windows = [window(0, (0, 9), (90, 9)), window(2, (80, 1), (0, 9)), window(4, (0, 9), (90, 9), (10, 1))]
-    assert label_speakers(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, -1]]  # in the last window nobody is free
+    assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, -1]]  # in the last window nobody is free
     lonely = [window(0, (0, 9)), window(2, (50, 3))]  # a cluster with 3 frames
-    assert label_speakers(lonely, OPTIONS) == [[0], [1]]
-    assert label_speakers(lonely, LinkingOptions(4, 2, 0.7, 2, 5, 0.0)) == [[0], [0]]
+    assert labels_of(lonely, OPTIONS) == [[0], [1]]
+    assert labels_of(lonely, LinkingOptions(4, 2, 0.7, 2, 5, 0.0)) == [[0], [0]]
 
 
 def test_the_number_of_speakers_can_be_given() -> None:
     windows = [window(0, (0, 9)), window(2, (30, 9)), window(4, (100, 9)), window(6, (120, 9))]
-    assert label_speakers(windows, OPTIONS) == [[0], [0], [1], [1]]
-    assert label_speakers(windows, OPTIONS, most=1) == [[0]] * 4
+    assert labels_of(windows, OPTIONS) == [[0], [0], [1], [1]]
+    assert labels_of(windows, OPTIONS, most=1) == [[0]] * 4
     # 120 and 100 are closest (20 degrees), so they are joined first; labels are by time.
-    assert label_speakers(windows, OPTIONS, fewest=3) == [[1], [2], [0], [0]]
+    assert labels_of(windows, OPTIONS, fewest=3) == [[1], [2], [0], [0]]
 
 
 def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
@@ -89,17 +102,17 @@ def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
     """
     windows = [window(0, (0, 9)), window(2, (30, 3))]
     settings = {"window": 4, "step": 2, "threshold": 0.9, "min_alone": 2, "min_cluster": 2}
-    assert label_speakers(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
-    assert label_speakers(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
+    assert labels_of(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
+    assert labels_of(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
     # Two similar voices in one window: without the second, nothing of its speech would be assigned.
-    assert label_speakers([window(0, (0, 9), (30, 3))], LinkingOptions(**settings, min_gain=0.2)) == [[0, 1]]
+    assert labels_of([window(0, (0, 9), (30, 3))], LinkingOptions(**settings, min_gain=0.2)) == [[0, 1]]
 
 
 def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = [window(2 * n, (n % 3 * 100, 3), (n % 3 * 100 + 50, 3)) for n in range(20)]
-    at_once = label_speakers(windows, OPTIONS)
+    at_once = labels_of(windows, OPTIONS)
     monkeypatch.setattr(linking, "CLUSTERED_TOGETHER", 7)
-    assert label_speakers(windows, OPTIONS) == at_once
+    assert labels_of(windows, OPTIONS) == at_once
 
 
 def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -> None:
@@ -113,6 +126,27 @@ def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -
     assert np.allclose(joined, np.column_stack([sooner, later]))
     assert join_windows([first], OPTIONS, n_columns=4).shape == (4, 4)
     assert join_windows([], OPTIONS, n_columns=4).shape == (0, 4)
+
+
+def test_a_turn_goes_to_the_speaker_whose_voice_it_has() -> None:
+    windows = [window(0, (0, 20), (90, 20), n_frames=20), window(10, (0, 20), n_frames=10)]
+    windows[0].probs[:] = np.repeat([[0.9, 0.1], [0.2, 0.8]], 10, axis=0)
+    windows[1].probs[:] = 0.7
+    # In the second window, one output has two voices: the turn in frames 12 to 20 is the second speaker's.
+    windows[1] = replace(windows[1], turns=(Turn(0, 2, 10, voice(80)),))
+    joined = join_windows(windows, LinkingOptions(window=20, step=10, min_cluster=12))
+    assert joined[:12].argmax(axis=1).tolist() == [0] * 10 + [1] * 2
+    weights = np.array([[20 - frame - 0.5, frame - 10 + 0.5] for frame in range(12, 20)])
+    assert np.allclose(joined[12:, 1], (weights @ [0.8, 0.7]) / 10)
+    assert np.allclose(joined[12:, 0], (weights @ [0.2, 0.0]) / 10)
+
+
+def test_turns_are_found() -> None:
+    probs = np.array([[0.9, 0.1]] * 8 + [[0.9, 0.9]] * 9 + [[0.1, 0.9]] * 9 + [[0.9, 0.1]] * 7, np.float32)
+    embeddings = np.repeat(voice(0)[None], len(probs), axis=0)
+    turns = describe_window(0, probs, embeddings).turns
+    assert [turn[:3] for turn in turns] == [(0, 0, 8), (1, 17, 26)]  # the last one has 7 frames, one too few
+    assert np.allclose(turns[0].vector, voice(0))
 
 
 class Scripted(DiarizerModel):
