@@ -11,12 +11,13 @@ the encoder's lower half, which learned to distinguish voices (`encoder_warmup`)
        v_k = sum_t w_{k,t} e_t / ||...||,    w_{k,t} = p_{k,t} (1 - max_{j != k} p_{j,t})^2    where p_{k,t} > 0.5
 
 3. Vectors are clustered: average linkage of cosines, never two of one window. As in k-means, each window then assigns
-   its speakers to the clusters, no two to one, and a cluster's centre c becomes the mean of its vectors, until
+   its speakers to the clusters, and a cluster's centre c becomes the mean of its vectors, until
 
        J = sum_i a_i v_i . c_{l(i)} / sum_i a_i                            a_i: time for which i speaks alone
 
-   no longer grows. A cluster without which J falls by less than `min_gain` is removed. Speakers with little time alone
-   join the closest cluster in the end.
+   no longer grows. Two speakers of a window may be in one cluster, because the model may take one voice for two, but
+   that costs SHARED of the cosine of one of them. A cluster without which J falls by less than `min_gain` is removed.
+   Speakers with little time alone join the closest cluster in the end.
 4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
    to the speaker whose centre is closest to the turn's own mean embedding: the model may take two voices for one. Where
    windows overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted
@@ -54,6 +55,8 @@ MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one
 MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
+SHARED = 0.2  # of a cosine, that it costs to be in one cluster with another speaker of the window
+FORBIDDEN = -1e3  # instead of a cosine
 ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
 
@@ -75,7 +78,7 @@ class LinkingOptions(Options):
             raise ValueError(f"step must be at most window ({self.window}), got {self.step}")
 
 
-class Turn(NamedTuple):
+class LocalTurn(NamedTuple):
     """Frames of a window in which one speaker speaks alone."""
 
     column: int
@@ -93,7 +96,7 @@ class Window:
     columns: tuple[int, ...]  # of `probs`, of those who speak
     vectors: Floats  # (len(columns), d), of length 1
     alone: Floats  # (len(columns),): frames in which only this one speaks
-    turns: tuple[Turn, ...] = ()  # those of at least MIN_TURN frames
+    turns: tuple[LocalTurn, ...] = ()  # those of at least MIN_TURN frames
 
 
 def cut_windows(blocks: Iterable[Samples], options: LinkingOptions) -> Iterator[tuple[int, Samples]]:
@@ -138,7 +141,7 @@ def describe_window(first: int, probs: Floats, embeddings: Floats) -> Window:
     speaker = np.where(active.sum(axis=1) == 1, active.argmax(axis=1), -1)
     edges = [0, *(np.flatnonzero(np.diff(speaker)) + 1).tolist(), len(speaker)]
     turns = tuple(
-        Turn(int(speaker[start]), start, end, embeddings[start:end].mean(axis=0))
+        LocalTurn(int(speaker[start]), start, end, embeddings[start:end].mean(axis=0))
         for start, end in itertools.pairwise(edges)
         if end - start >= MIN_TURN and speaker[start] >= 0
     )
@@ -160,8 +163,7 @@ def join_windows(
         label_of = dict(zip(window.columns, own, strict=True))
         said = np.zeros((len(window.probs), total.shape[1]), np.float32)
         for column, label in label_of.items():
-            if label >= 0:
-                said[:, label] = window.probs[:, column]
+            said[:, label] = np.maximum(said[:, label], window.probs[:, column])
         for turn in window.turns:
             closest, frames = int((centres @ turn.vector).argmax()), slice(turn.first, turn.end)
             if closest != label_of[turn.column]:
@@ -180,10 +182,7 @@ def join_windows(
 def label_speakers(
     windows: Sequence[Window], options: LinkingOptions, fewest: int = 1, most: int | None = None
 ) -> tuple[list[list[int]], Floats]:
-    """Return a label 0, 1, ... for each speaker of each window, and the centres of the clusters, (labels, d).
-
-    The label is -1 for one who cannot be any of the speakers found.
-    """
+    """Return a label 0, 1, ... for each speaker of each window, and the centres of the clusters, (labels, d)."""
     group = np.array([number for number, window in enumerate(windows) for _ in window.columns], np.int64)
     if len(group) == 0:
         return [[] for _ in windows], np.zeros((0, 0), np.float32)
@@ -193,16 +192,16 @@ def label_speakers(
     labels = np.full(len(group), -1)
     labels[sure], centres = find_speakers(vectors[sure], alone[sure] + 1, group[sure], options, fewest, most)
     for index in np.argsort(-alone, kind="stable"):  # those who speak longest choose first
-        free = np.setdiff1d(np.arange(len(centres)), labels[group == group[index]])
-        if alone[index] < options.min_alone and labels[index] < 0 and len(free):
-            labels[index] = free[(centres[free] @ vectors[index]).argmax()]
+        if labels[index] < 0:
+            taken = np.isin(np.arange(len(centres)), labels[group == group[index]])
+            labels[index] = (centres @ vectors[index] - SHARED * taken).argmax()
     return [labels[group == number].tolist() for number in range(len(windows))], centres
 
 
 def find_speakers(
     vectors: Floats, times: Floats, group: Ints, options: LinkingOptions, fewest: int, most: int | None
 ) -> tuple[Ints, Floats]:
-    """(n, d), (n,), (n,) -> n labels (-1: none of them), and the centres, (speakers, d)."""
+    """(n, d), (n,), (n,) -> n labels, and the centres of the clusters, (labels, d)."""
     labels = _cluster(vectors, times, group, options.threshold, fewest, most)
     time_of = np.bincount(labels, times)
     kept = np.argsort(-time_of, kind="stable")[: max(fewest, int((time_of >= options.min_cluster).sum()), 1)]
@@ -211,12 +210,12 @@ def find_speakers(
     labels, centres = _assign(vectors, times, windows, centres)
     while len(centres) > fewest:
         # What J loses without each of the clusters; only their own windows have to choose again.
-        gains = times[:, None] * (vectors @ centres.T)
+        cosines = vectors @ centres.T
         loss = np.zeros(len(centres))
         for rows in windows:
-            for label in labels[rows][labels[rows] >= 0]:
-                left = np.delete(gains[rows], label, axis=1)
-                loss[label] += _total(gains[rows]) - _total(left)
+            total = _choose(cosines[rows], times[rows])[1]
+            for label in set(labels[rows].tolist()):
+                loss[label] += total - _choose(np.delete(cosines[rows], label, axis=1), times[rows])[1]
         weakest = int(loss.argmin())
         if loss[weakest] >= options.min_gain * times.sum() and (most is None or len(centres) <= most):
             break
@@ -228,12 +227,9 @@ def _assign(vectors: Floats, times: Floats, windows: Sequence[Ints], centres: Fl
     """Return labels and centres after the iteration of step 3. `windows` are the rows of the vectors of each one."""
     labels = np.full(len(vectors), -1)
     for _ in range(ITERATIONS):
-        before = labels
-        labels = np.full(len(vectors), -1)
-        gains = times[:, None] * (vectors @ centres.T)
+        before, cosines = labels.copy(), vectors @ centres.T
         for rows in windows:
-            chosen, columns = linear_sum_assignment(gains[rows], maximize=True)
-            labels[rows[chosen]] = columns
+            labels[rows], _total = _choose(cosines[rows], times[rows])
         if np.array_equal(labels, before):
             break
         moved = _mean_vectors(vectors, times, labels, len(centres))
@@ -241,9 +237,18 @@ def _assign(vectors: Floats, times: Floats, windows: Sequence[Ints], centres: Fl
     return labels, centres
 
 
-def _total(gains: Floats) -> float:
-    """(speakers of a window, clusters) -> the largest sum, with no two speakers in one cluster."""
-    return float(gains[linear_sum_assignment(gains, maximize=True)].sum()) if gains.size else 0.0
+def _choose(cosines: Floats, times: Floats) -> tuple[Ints, float]:
+    """(speakers of a window, clusters), (speakers,) -> the labels with the largest sum of a_i v_i . c, and that sum.
+
+    A speaker can also share the closest cluster with another one, which costs SHARED of the cosine.
+    """
+    n_speakers, n_clusters = cosines.shape
+    closest = cosines.argmax(axis=1) if n_clusters else np.zeros(n_speakers, np.int64)
+    alternative = cosines.max(axis=1, initial=-1.0) - SHARED
+    own = np.where(np.eye(n_speakers, dtype=np.bool_), alternative[:, None], FORBIDDEN)  # a column for each speaker
+    gains = times[:, None] * np.hstack([cosines, own])
+    rows, columns = linear_sum_assignment(gains, maximize=True)
+    return np.where(columns < n_clusters, columns, closest), float(gains[rows, columns].sum())
 
 
 def _mean_vectors(vectors: Floats, times: Floats, labels: Ints, n_labels: int = 0) -> Floats:

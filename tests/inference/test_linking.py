@@ -18,7 +18,6 @@ from sortk.inference import linking
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
 from sortk.inference.linking import (
     LinkingOptions,
-    Turn,
     Window,
     cut_windows,
     describe_window,
@@ -78,9 +77,9 @@ def test_speakers_of_windows_are_matched_by_voice_in_whatever_order() -> None:
     assert labels_of([], OPTIONS) == []
 
 
-def test_who_hardly_speaks_alone_joins_the_closest_speaker_who_is_free() -> None:
+def test_who_hardly_speaks_alone_joins_the_closest_speaker() -> None:
     windows = [window(0, (0, 9), (90, 9)), window(2, (80, 1), (0, 9)), window(4, (0, 9), (90, 9), (10, 1))]
-    assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, -1]]  # in the last window nobody is free
+    assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, 0]]  # in the last window with another one
     lonely = [window(0, (0, 9)), window(2, (50, 3))]  # a cluster with 3 frames
     assert labels_of(lonely, OPTIONS) == [[0], [1]]
     assert labels_of(lonely, LinkingOptions(4, 2, 0.7, 2, 5, 0.0)) == [[0], [0]]
@@ -104,8 +103,10 @@ def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
     settings = {"window": 4, "step": 2, "threshold": 0.9, "min_alone": 2, "min_cluster": 2}
     assert labels_of(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
     assert labels_of(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
-    # Two similar voices in one window: without the second, nothing of its speech would be assigned.
-    assert labels_of([window(0, (0, 9), (30, 3))], LinkingOptions(**settings, min_gain=0.2)) == [[0, 1]]
+    # Two of one window: without the second centre, it costs 4 (1 - cos 30 + 0.2) / 14 = 0.095 to share the first.
+    both = [window(0, (0, 9), (30, 3))]
+    assert labels_of(both, LinkingOptions(**settings, min_gain=0.094)) == [[0, 1]]
+    assert labels_of(both, LinkingOptions(**settings, min_gain=0.096)) == [[0, 0]]
 
 
 def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_a_turn_goes_to_the_speaker_whose_voice_it_has() -> None:
     windows[0].probs[:] = np.repeat([[0.9, 0.1], [0.2, 0.8]], 10, axis=0)
     windows[1].probs[:] = 0.7
     # In the second window, one output has two voices: the turn in frames 12 to 20 is the second speaker's.
-    windows[1] = replace(windows[1], turns=(Turn(0, 2, 10, voice(80)),))
+    windows[1] = replace(windows[1], turns=(LocalTurn(0, 2, 10, voice(80)),))
     joined = join_windows(windows, LinkingOptions(window=20, step=10, min_cluster=12))
     assert joined[:12].argmax(axis=1).tolist() == [0] * 10 + [1] * 2
     weights = np.array([[20 - frame - 0.5, frame - 10 + 0.5] for frame in range(12, 20)])
