@@ -18,6 +18,7 @@ from sortk.inference import linking
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
 from sortk.inference.linking import (
     LinkingOptions,
+    LocalTurn,
     Window,
     cut_windows,
     describe_window,
