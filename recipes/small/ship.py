@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     weights, config = load_model(options.model)
-    linking = asdict(LinkingOptions(min_gain=options.min_gain))
+    linking = asdict(LinkingOptions(min_gain=options.min_gain, speech=0.4))
     config = {"model": config["model"], "options": config["options"], "linking": linking}
     halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     save_model(options.out, halves, config)

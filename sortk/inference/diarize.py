@@ -32,7 +32,7 @@ from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.enrol import EnrolledStream, read_enrolment
 from sortk.inference.int8 import quantize
-from sortk.inference.linking import LinkingOptions, cut_windows, join_windows, process_windows
+from sortk.inference.linking import LinkingOptions, cut_windows, join_windows, process_windows, silence_pauses
 from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, keep_freed_memory, load_diarizer
 from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
@@ -40,6 +40,7 @@ from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_rows
 from sortk.models.speaker_cache import StreamingStep
+from sortk.prepare.activity import SpeechStream, load_network
 from sortk.records import Segment, Session
 
 Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
@@ -271,9 +272,13 @@ class Diarizer:
     def _process_windows(
         self, blocks: Iterable[Samples], linking: LinkingOptions, on_progress: OnProgress
     ) -> Posteriors:
+        speech = SpeechStream(load_network()) if linking.speech > 0 else None
+
         def read() -> Iterator[Samples]:
             for block in blocks:
                 yield block
+                if speech is not None:
+                    speech.push(block)
                 on_progress(len(block) / SAMPLE_RATE)
 
         options = self.options
@@ -282,9 +287,10 @@ class Diarizer:
             _check_finite(window.probs)
         fewest = options.speakers or options.min_speakers or 1
         most = options.speakers or options.max_speakers
-        return self.count_speakers(
-            join_windows(windows, linking, fewest, most, max(fewest, self.model.options.n_speakers))
-        )
+        probs = join_windows(windows, linking, fewest, most, max(fewest, self.model.options.n_speakers))
+        if speech is not None:
+            probs = silence_pauses(probs, speech.finish(), linking.speech)
+        return self.count_speakers(probs)
 
 
 def _check_finite(probs: Posteriors) -> Posteriors:

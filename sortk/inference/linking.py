@@ -23,6 +23,8 @@ the encoder's lower half, which learned to distinguish voices (`encoder_warmup`)
    windows overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted
    by arrival.
 
+5. Where silero-vad finds no speech, nobody speaks (`speech`): a small model takes some noises for voices.
+
 The number of speakers is not limited. Of a recording, only posteriors and vectors are kept. A model folder
 whose config.json has the key "linking" is used this way, unless it is streamed.
 """
@@ -44,8 +46,9 @@ from torch.nn.utils.rnn import pad_sequence
 from sortk.formats.audio import Samples
 from sortk.models.blocks import cluster
 from sortk.models.diarizer import DiarizerModel
-from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SpeakerOutput, count_frames
+from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE, SpeakerOutput, count_frames
 from sortk.options import Options, option
+from sortk.prepare.activity import WINDOW
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -55,6 +58,7 @@ MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one
 MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
+SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
 SHARED = 0.2  # of a cosine, that it costs to be in one cluster with another speaker of the window
 FORBIDDEN = -1e3  # instead of a cosine
 ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
@@ -71,6 +75,7 @@ class LinkingOptions(Options):
     min_alone: int = option(12, at_least=0)  # time alone that a speaker of a window needs to be clustered
     min_cluster: int = option(25, at_least=0)  # time alone that a cluster needs
     min_gain: float = option(0.02, at_least=0, at_most=1)  # of J, by each speaker of the recording
+    speech: float = option(0.0, at_least=0, at_most=1)  # probability of speech below which nobody speaks; 0: unused
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,6 +151,18 @@ def describe_window(first: int, probs: Floats, embeddings: Floats) -> Window:
         if end - start >= MIN_TURN and speaker[start] >= 0
     )
     return Window(first, probs, tuple(columns.tolist()), vectors, alone, turns)
+
+
+def silence_pauses(probs: Floats, speech: Floats, threshold: float) -> Floats:
+    """Return the posteriors, (frames, speakers), with 0 in frames that are far from any speech.
+
+    `speech` is the probability in each window of silero-vad, 32 ms.
+    """
+    margin = round(SPEECH_MARGIN_SECONDS * SAMPLE_RATE / WINDOW)
+    highest = np.array([speech[max(n - margin, 0) : n + margin + 1].max() for n in range(len(speech))])
+    middle = (np.arange(len(probs)) + 0.5) * FRAME_SAMPLES
+    at = np.minimum(middle.astype(np.int64) // WINDOW, len(speech) - 1)
+    return probs * (highest[at, None] >= threshold) if len(probs) else probs
 
 
 def join_windows(

@@ -144,27 +144,19 @@ class SileroNetwork:
             matrix = _unroll(weight, n_positions, stride)
             n_positions = matrix.shape[1] // len(bias)
             self._layers.append((matrix, bias.repeat_interleave(n_positions)))
-        self._lstm = torch.nn.LSTM(128, 128).requires_grad_(False)
+        self.lstm = torch.nn.LSTM(128, 128).requires_grad_(False)
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        self._lstm.load_state_dict({f"{name}_l0": weights[f"decoder.rnn.{name}"] for name in names})
-        self._output, self._output_bias = weights["decoder.decoder.2.weight"][0], weights["decoder.decoder.2.bias"]
+        self.lstm.load_state_dict({f"{name}_l0": weights[f"decoder.rnn.{name}"] for name in names})
+        self.output, self.output_bias = weights["decoder.decoder.2.weight"][0], weights["decoder.decoder.2.bias"]
 
     def speech_probs(self, chunks: Iterable[audio.Samples]) -> npt.NDArray[np.float32]:
-        """Return the probability of speech in each window; all chunks but the last are an integer number of windows."""
-        import torch  # noqa: PLC0415
+        """Return the probability of speech in each window of a recording that comes in chunks."""
+        stream = SpeechStream(self)
+        for chunk in chunks:
+            stream.push(chunk)
+        return stream.finish()
 
-        probs: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
-        context, state = torch.zeros(CONTEXT), None
-        with torch.inference_mode():
-            for samples in _split_chunks(chunks):
-                padded = torch.nn.functional.pad(torch.from_numpy(samples), (0, -len(samples) % WINDOW))
-                signal = torch.cat([context, padded])
-                hidden, state = self._lstm(self._encode(signal.unfold(0, CONTEXT + WINDOW, WINDOW)), state)
-                probs.append(torch.sigmoid(torch.relu(hidden) @ self._output + self._output_bias).squeeze(1).numpy())
-                context = signal[-CONTEXT:]
-        return np.concatenate(probs)
-
-    def _encode(self, windows: torch.Tensor) -> torch.Tensor:
+    def encode(self, windows: torch.Tensor) -> torch.Tensor:
         """(n, 576) samples -> (n, 128) features."""
         from torch.nn.functional import conv1d, pad  # noqa: PLC0415
 
@@ -176,6 +168,42 @@ class SileroNetwork:
         return features
 
 
+class SpeechStream:
+    """A recording on its way through the network: `push` samples at 16 kHz as they come, then `finish`."""
+
+    def __init__(self, network: SileroNetwork) -> None:
+        import torch  # noqa: PLC0415
+
+        self._network, self._state = network, None
+        self._context, self._rest = torch.zeros(CONTEXT), np.zeros(0, np.float32)
+        self._probs: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
+
+    def push(self, samples: audio.Samples) -> None:
+        samples = np.concatenate([self._rest, samples])
+        n_whole = len(samples) // WINDOW * WINDOW
+        self._rest = samples[n_whole:]
+        for first in range(0, n_whole, WINDOWS_AT_ONCE * WINDOW):
+            self._run(samples[first : min(first + WINDOWS_AT_ONCE * WINDOW, n_whole)])
+
+    def finish(self) -> npt.NDArray[np.float32]:
+        """Return the probability of speech in each window; the last one is padded with silence."""
+        if len(self._rest):
+            self._run(np.pad(self._rest, (0, WINDOW - len(self._rest))))
+        return np.concatenate(self._probs)
+
+    def _run(self, samples: audio.Samples) -> None:
+        import torch  # noqa: PLC0415
+
+        network = self._network
+        with torch.inference_mode():
+            signal = torch.cat([self._context, torch.from_numpy(samples)])
+            hidden, self._state = network.lstm(network.encode(signal.unfold(0, CONTEXT + WINDOW, WINDOW)), self._state)
+            self._probs.append(
+                torch.sigmoid(torch.relu(hidden) @ network.output + network.output_bias).squeeze(1).numpy()
+            )
+            self._context = signal[-CONTEXT:]
+
+
 def _unroll(weight: torch.Tensor, n_positions: int, stride: int) -> torch.Tensor:
     """Return the matrix of a convolution over few positions: twice as fast on a CPU, although half of it is zeros."""
     from torch import eye  # noqa: PLC0415
@@ -184,13 +212,6 @@ def _unroll(weight: torch.Tensor, n_positions: int, stride: int) -> torch.Tensor
     n_inputs = weight.shape[1] * n_positions
     units = eye(n_inputs).view(n_inputs, weight.shape[1], n_positions)
     return conv1d(units, weight, stride=stride, padding=1).flatten(1)
-
-
-def _split_chunks(chunks: Iterable[audio.Samples]) -> Iterator[audio.Samples]:
-    step = WINDOWS_AT_ONCE * WINDOW
-    for chunk in chunks:
-        for first in range(0, len(chunk), step):
-            yield chunk[first : first + step]
 
 
 @lru_cache(maxsize=1)

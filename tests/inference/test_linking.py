@@ -13,6 +13,7 @@ from nemo_models import random_sortformer
 from test_streaming import OFFLINE
 
 from sortk.formats.files import FormatError
+from sortk.formats.hub import SHIPPED_MODEL
 from sortk.formats.model_folder import save_model
 from sortk.inference import linking
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
@@ -24,8 +25,9 @@ from sortk.inference.linking import (
     describe_window,
     join_windows,
     label_speakers,
+    silence_pauses,
 )
-from sortk.inference.load import LoadedDiarizer
+from sortk.inference.load import LoadedDiarizer, load_diarizer
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Session
@@ -149,6 +151,23 @@ def test_turns_are_found() -> None:
     turns = describe_window(0, probs, embeddings).turns
     assert [turn[:3] for turn in turns] == [(0, 0, 8), (1, 17, 26)]  # the last one has 7 frames, one too few
     assert np.allclose(turns[0].vector, voice(0))
+
+
+def test_nobody_speaks_far_from_speech() -> None:
+    """silero-vad's windows have 512 samples and 0.3 s are 9 of them; frames have 1280 samples."""
+    speech = np.zeros(100, np.float32)
+    speech[50] = 0.5
+    probs = silence_pauses(np.ones((40, 2), np.float32), speech, 0.5)
+    # Windows 41 to 59 are samples 20,992 to 30,720: the middles of frames 16 (21,120) to 23 (30,080).
+    assert np.flatnonzero(probs[:, 0]).tolist() == np.flatnonzero(probs[:, 1]).tolist() == list(range(16, 24))
+    assert not silence_pauses(np.ones((40, 2), np.float32), speech, 0.6).any()
+    assert silence_pauses(np.ones((0, 2), np.float32), np.zeros(0, np.float32), 0.5).shape == (0, 2)
+    hiss = 0.1 * np.random.default_rng(0).standard_normal(48000, np.float32)
+    loaded = load_diarizer(SHIPPED_MODEL)
+    assert loaded.linking is not None
+    everything = replace(loaded, linking=replace(loaded.linking, speech=0.0))
+    gated = replace(loaded, linking=replace(loaded.linking, speech=0.5))
+    assert Diarizer(everything).posteriors(hiss).any() and not Diarizer(gated).posteriors(hiss).any()
 
 
 class Scripted(DiarizerModel):
