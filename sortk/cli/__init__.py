@@ -8,7 +8,8 @@ import click
 
 # Before torch is loaded: idle OpenMP threads sleep. By default they spin, and on a core that another process needs as
 # well, the thread that has work waits for them: on a busy machine, two threads trained at 0.02 times the speed of one,
-# and now at 0.83 times (tests/bench/bench_sharing.py). A value that the user has set is kept.
+# and at 0.83 times if they sleep (tests/bench/bench_sharing.py; see also training/threads.py). A value that the user
+# has set is kept.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from sortk.cli.doctor import completion, doctor, print_version

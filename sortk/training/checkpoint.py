@@ -36,6 +36,7 @@ class TrainingProgress:
     scaler: dict[str, Any] = field(default_factory=dict)  # of half precision: what gradients are multiplied by
     bad_updates: int = 0  # the last ones in a row that were skipped
     mean_loss: float | None = None  # over the last updates, roughly
+    threads: int = 0  # that compute a step: another number changes the last bits; 0: not chosen yet
 
     def note_score(self, score: float) -> None:
         """Count the validations since the best one."""

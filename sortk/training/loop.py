@@ -39,6 +39,7 @@ from sortk.training.optimizer import build_optimizer, freeze_parts, learning_rat
 from sortk.training.options import LoopOptions, PhaseOptions
 from sortk.training.processes import Processes, all_gather, current_processes, sum_numbers, wait_for_all
 from sortk.training.signals import Stop, TrainingStopped, stop_on_signal
+from sortk.training.threads import choose_threads, use_threads
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,10 @@ def train(
     if progress.scaler:
         run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
+    progress.threads = choose_threads(progress.threads)
     _log_start(phase, progress.step, options)
     with (
+        use_threads(progress.threads),
         open_log(out, phase, progress.step, processes) as training_log,
         stop_on_signal() as stop,
         Bar(progress, n_steps, processes) as bar,
