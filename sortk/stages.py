@@ -291,7 +291,15 @@ def timestamps(task: Task) -> None:
 @declare(
     tables=("sst",),
     inputs=(
-        Input("words", "timestamps", "seglst", "--seglst", "Words: a SegLST file, or a folder of them.", required=True),
+        Input(
+            "words",
+            "timestamps",
+            "seglst",
+            "--seglst",
+            "Words: a SegLST file, or a folder of them.",
+            required=True,
+            suffix=".json",
+        ),
         Input("cleaned", "clean"),
         Input("manifest", flag="--manifest", help="Samples of these recordings (asr/ of clean)."),
         Input(

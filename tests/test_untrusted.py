@@ -271,3 +271,21 @@ def test_a_folder_beside_the_output_of_sst_stays(tmp_path: Path) -> None:
     own.write_text("by hand")
     result = sortk("sst", "--seglst", tmp_path / "a.json", "--out", tmp_path / "s.jsonl")
     assert result.exit_code == 0 and own.read_text() == "by hand"
+
+
+def test_a_command_does_not_replace_its_own_input(tmp_path: Path) -> None:
+    own, folder, link = tmp_path / "words" / "a.json", tmp_path / "words", tmp_path / "link"
+    folder.mkdir()
+    own.write_text(json.dumps([{"session_id": "a", "speaker": "x", "start_time": 0, "end_time": 1, "words": "so"}]))
+    link.symlink_to(own)
+    for command in (
+        ("sst", "--seglst", own, "--out", own),
+        ("sst", "--seglst", own, "--out", link),
+        ("sst", "--seglst", folder, "--out", own),
+        ("tune", "--probs", tmp_path, "--manifest", own, "--out", own),
+        ("export-onnx", "--model", own, "--out", own),
+        ("export-onnx", "--model", folder, "--out", own),
+    ):
+        result = sortk(*command)
+        assert result.exit_code == 1 and "which would be replaced" in result.output, command
+        assert "so" in own.read_text()

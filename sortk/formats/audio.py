@@ -41,6 +41,9 @@ SNDFILE_SUFFIXES = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", "
 SUFFIXES = (*SNDFILE_SUFFIXES, ".caf", ".sph", ".w64", ".rf64", *containers.FFMPEG_SUFFIXES)
 """What is audio in a folder of all kinds of files, in lower case; a file that is named itself may have any suffix."""
 
+COMPLETE_FORMATS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "OGG", "MP3", "AIFF", "AU", "CAF", "NIST")
+"""What of libsndfile's formats is read: where containers.py, or libsndfile itself, notices that a file is cut off."""
+
 DECODE_VALUES = 1 << 22  # samples of all channels that are in memory at once
 MAX_SAMPLE = 16.0  # float files may overshoot 1 a little; beyond this, their unit is another one
 N_PROBES, PROBE_SECONDS = 16, 0.5  # of a file with several channels, to find out whether they cancel each other
@@ -226,6 +229,8 @@ def _open(path: Path) -> Iterator[Any]:
     except OSError as error:
         raise FormatError(path, None, f"cannot be read ({error.strerror or error})") from None
     with file:
+        if file.format not in COMPLETE_FORMATS:
+            raise FormatError(path, None, f"sortk does not read {file.format} files; convert it: ffmpeg -i IN OUT.wav")
         if file.frames <= 0:
             raise FormatError(path, None, "holds no samples")
         if file.frames == UNKNOWN_LENGTH:
@@ -288,6 +293,7 @@ def _probe_channels(path: Path, file: Any) -> int | None:
             part = file.read(n_probe, dtype="float64", always_2d=True)
         except soundfile.SoundFileError:
             continue  # reading the samples says what is wrong
+        part -= part.mean(axis=0)  # an offset is not heard
         mixed += float((part.mean(axis=1) ** 2).sum())
         single += (part**2).sum(axis=0)
     if not np.isfinite(single).all() or mixed >= CANCELLED * single.mean():

@@ -116,7 +116,7 @@ def find_fault(path: Path) -> str:
         if kind == "W64" and len(head) >= 24:
             return _size_fault(struct.unpack("<Q", head[16:24])[0], n_bytes)
         if kind == "SPHERE":
-            return find_packing(path) or _size_fault(*_count_sphere_bytes(head, n_bytes))
+            return find_packing(path) or _sphere_fault(file, n_bytes, head)
         return ""
 
 
@@ -268,15 +268,18 @@ def find_packing(path: Path) -> str:
     )
 
 
-def _count_sphere_bytes(head: bytes, n_bytes: int) -> tuple[int, int]:
-    """Return how many bytes of samples the header announces, and how many follow it; 0, 0 if it announces none."""
+def _sphere_fault(file: BinaryIO, n_bytes: int, head: bytes) -> str:
     lines, _, _ = head.partition(b"end_head")
     numbers = {name: int(value) for name, value in _SPHERE_NUMBER.findall(lines)}
     first_lines = head.split(b"\n", 2)
-    if len(numbers) < 3 or len(first_lines) < 3 or not first_lines[1].strip().isdigit():
-        return 0, 0
+    if len(numbers) < 3 or len(first_lines) < 3 or not re.fullmatch(rb"\s*\d{1,15}\s*", first_lines[1]):
+        return ""
+    start = int(first_lines[1])
     announced = numbers[b"channel_count"] * numbers[b"sample_count"] * numbers[b"sample_n_bytes"]
-    return announced, min(announced, n_bytes - int(first_lines[1]))  # some are padded behind their samples
+    if start + announced < n_bytes:  # some are padded behind their samples
+        file.seek(start + announced)
+        return JOINED if file.read(len(SPHERE_START)) == SPHERE_START else ""
+    return _size_fault(announced, n_bytes - start)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

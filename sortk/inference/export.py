@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.formats.files import atomic_path
+from sortk.formats.files import atomic_path, check_other_file
 from sortk.inference.load import load_diarizer
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling
@@ -55,6 +55,7 @@ OPSET = 20
 def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str | None = None) -> None:
     """`sortk export-onnx`: the file appears only if onnxruntime computes from it what torch computes."""
     _require_packages()
+    check_other_file(out, model_path, *(model_path.iterdir() if model_path.is_dir() else ()))
     loaded = load_diarizer(model_path)
     if not isinstance(loaded.model, StreamableDiarizer):
         raise ValueError(f"{model_path}: this model cannot be exported, only one that sorts speakers by arrival")

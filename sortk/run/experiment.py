@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import files_in
+from sortk.formats.files import check_other_file, files_in
 from sortk.formats.hub import find_local, find_model
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
@@ -241,6 +241,10 @@ def run_alone(
     """Run a stage on any files, into a file or folder that belongs to no experiment: `sortk simulate`, ..."""
     task = Task(settings, inputs, out, run_jobs, alone=True, flags=flags)
     if stage.writes_file:
+        for given in stage.inputs:
+            path = inputs.get(given.name)
+            if path is not None:
+                check_other_file(out, *(files_in(path, given.suffix) if given.suffix and path.is_dir() else [path]))
         stage.run(task)
         remove_jobs(Folder(out))
         return

@@ -301,6 +301,12 @@ def test_channels_in_antiphase_do_not_become_silence(
     assert "its channels cancel each other; only channel 1 is used" in caplog.text
 
 
+def test_channels_in_antiphase_with_an_offset_do_not_become_silence(tmp_path: Path) -> None:
+    tone = 0.4 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
+    soundfile.write(tmp_path / "a.wav", np.stack([0.3 + tone, 0.3 - tone], axis=1), 16_000)
+    np.testing.assert_allclose(audio.read(tmp_path / "a.wav"), 0.3 + tone, atol=1e-3)
+
+
 def test_floats_of_another_unit_are_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", noise(16_000).astype(np.float32), 16_000, subtype="FLOAT")
     with pytest.raises(FormatError, match=r"a\.wav: has samples up to 8000, but those of a float file must be between"):
@@ -375,4 +381,15 @@ def test_a_sphere_file_that_was_cut_off(tmp_path: Path) -> None:
     assert len(audio.read(path)) >= 16_000
     path.write_bytes(head.ljust(1024) + noise(8_000).tobytes())
     with pytest.raises(FormatError, match="cut off: its header announces 32000 bytes, 16000 are there"):
+        audio.read(path)
+    path.write_bytes(2 * (head.ljust(1024) + noise(16_000).tobytes()))
+    with pytest.raises(FormatError, match="several recordings one after the other"):
+        audio.read(path)
+
+
+@pytest.mark.parametrize("kind", ["VOC", "SVX", "IRCAM"])
+def test_formats_that_do_not_show_that_they_are_cut_off_are_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros(1600), 16_000, format=kind, subtype="PCM_16")
+    with pytest.raises(FormatError, match=f"a.wav: sortk does not read {kind} files; convert it"):
         audio.read(path)
