@@ -30,6 +30,7 @@ from torch import Tensor
 from sortk.formats.files import FormatError, quote
 
 CONFIG_NAME, WEIGHTS_NAME = "model_config.yaml", "model_weights.ckpt"
+ALIGNER_NAME = "timestamps_asr_model_weights.ckpt"  # of a second model, which finds the times of a Canary's words
 FILE_PREFIX = "nemo:"  # how the config marks the name of another member
 
 MAX_MEMBERS = 1000
@@ -53,6 +54,7 @@ class NemoArchive:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     files: dict[str, bytes]  # members that the config's tokenizers name, by that name
+    has_aligner: bool
 
 
 def read(path: Path) -> NemoArchive:
@@ -62,7 +64,8 @@ def read(path: Path) -> NemoArchive:
         names = set(_find_names(config.get("tokenizer")))
         files = {name: archive.open(name, MAX_FILE_BYTES).read() for name in names}
         weights, n_bytes = archive.open(WEIGHTS_NAME, MAX_WEIGHTS_BYTES), archive.members[WEIGHTS_NAME].size
-        return NemoArchive(config, load_torch(weights, n_bytes, path, WEIGHTS_NAME), files)
+        tensors = load_torch(weights, n_bytes, path, WEIGHTS_NAME)
+        return NemoArchive(config, tensors, files, ALIGNER_NAME in archive.members)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -220,7 +220,9 @@ def _build_transcriber(loaded: LoadedAsr, options: TranscribeOptions, diarizer: 
         return MsAsrTranscriber(model, tokenizer, read_sst_level(config), options, diarizer)
     if isinstance(model, Multitalker):
         return MultitalkerTranscriber(model, tokenizer, options, diarizer)
-    wanted = RecognizeOptions(options.lang, options.punctuation, options.head, "auto", options.search)
+    wanted = RecognizeOptions(options.lang, options.punctuation, options.head, search=options.search)
+    if config.get("writes_times") is False:
+        wanted = replace(wanted, timestamps="approximate")
     model.encoder.freeze_for_inference()
     recognizer: Recognizer
     if isinstance(model, Parakeet):

@@ -21,7 +21,7 @@ from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import WINDOW_SAMPLES, FeatureOptions
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
 from sortk.models.nemo import Converted
-from sortk.models.nemo_config import Section
+from sortk.models.nemo_config import MAX_ROPE_BASE, Section
 from sortk.models.nemotron import NemotronOptions
 from sortk.models.options import Names, name_tensor, take_weights
 from sortk.models.parakeet import ParakeetOptions
@@ -151,7 +151,7 @@ def _convert_nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
         n_heads=n_heads,
         d_inner=audio.count("intermediate_size"),
         d_head=head.count("hidden_size"),
-        rope_base=rope.number("rope_theta", 10000.0),
+        rope_base=rope.number("rope_theta", 10000.0, MAX_ROPE_BASE),
         features=FeatureOptions(
             audio.count("num_mel_bins", 128), gain=False, normalize="none", dither=published.features.dither
         ),

@@ -18,6 +18,8 @@ from sortk.models.rnnt import TransducerOptions
 from sortk.models.sortformer import SortformerOptions
 from sortk.models.transformer import TransformerOptions
 
+MAX_ROPE_BASE = 1e9  # language models have up to 1e7
+
 
 class Section:
     """A table of the config. Its reader says which values are supported, and at the end that no other key may be there.
@@ -55,10 +57,10 @@ class Section:
             raise ValueError(f"{self.name}.{key} is {value!r}, not a whole number from {least} to {MAX_SIZE}")
         return value
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str, default: float, most: float = MAX_SIZE) -> float:
         value = self.get(key, default)
-        if type(value) not in (int, float) or not 0 <= value <= MAX_SIZE:
-            raise ValueError(f"{self.name}.{key} is {value!r}, not a number from 0 to {MAX_SIZE}")
+        if type(value) not in (int, float) or not 0 <= value <= most:
+            raise ValueError(f"{self.name}.{key} is {value!r}, not a number from 0 to {most:g}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -295,7 +297,7 @@ def convert_nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
         n_heads=encoder.count("n_heads"),
         d_inner=round(encoder.number("ff_expansion", 4.0) * d_model),
         d_head=section.count("tf_d_model", 192),
-        rope_base=encoder.number("rope_base", 10000.0),
+        rope_base=encoder.number("rope_base", 10000.0, MAX_ROPE_BASE),
         dropout=encoder.number("drop_rate", 0.1),
         features=features,
         offline=replace(published.offline, **cache),

@@ -29,7 +29,7 @@ from sortk.inference.live import diarize_pcm
 from sortk.inference.load import load_diarizer, read_frame_seconds
 from sortk.inference.streaming import Stream
 from sortk.models.diarizer import StreamingOptions
-from sortk.models.nemo import NEMOTRON_NAMES
+from sortk.models.nemo import NEMOTRON_NAMES, convert_config
 from sortk.models.nemotron import Nemotron, NemotronOptions, rotary_angles, rotate
 from sortk.models.options import name_tensor
 from sortk.models.speaker_cache import StreamingState, StreamingStep
@@ -397,6 +397,11 @@ def test_nemo_configs_that_are_not_supported(tmp_path: Path, key: str, value: An
     path = write_nemo(tmp_path / "model.nemo", config, nemo_tensors(model))
     with pytest.raises(FormatError, match=fault):
         load_diarizer(path)
+
+
+def test_the_base_of_rotary_positions_may_be_large() -> None:
+    options = replace(NemotronOptions(), rope_base=500000.0)
+    assert convert_config(nemo_config(options))["options"]["rope_base"] == 500000.0
 
 
 def test_options_survive_json() -> None:

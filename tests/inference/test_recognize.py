@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import nemo2
 import pytest
 
 from sortk.formats.files import FormatError
+from sortk.inference.cascade import Cascade
 from sortk.inference.load import import_nemo, load_asr
 from sortk.inference.recognize import (
     CanaryRecognizer,
@@ -17,6 +19,7 @@ from sortk.inference.recognize import (
     find_punctuation,
     find_spans,
 )
+from sortk.inference.transcribe import load_transcriber
 from sortk.models.canary import Canary
 from sortk.models.parakeet import Head, Parakeet
 from sortk.models.rnnt import TimedTokens
@@ -70,6 +73,20 @@ def test_canary_flash(punctuation: bool, timestamps: str) -> None:
         assert all(0.9 < word.confidence <= 1 for word in own)
         if timestamps == "auto":
             assert [word[:3] for word in own] == nemo2.words_of(expected)
+
+
+def test_a_canary_with_a_model_for_alignment_writes_no_times(tmp_path: Path) -> None:
+    """canary-1b-v2 has the tokens, but NeMo asks it for text alone, and aligns the words with the second model."""
+    path = tmp_path / "canary.nemo"
+    path.write_bytes(nemo2.find("tiny_canary_flash.nemo").read_bytes())
+    with tarfile.open(path, "a") as archive:
+        archive.addfile(tarfile.TarInfo("./timestamps_asr_model_weights.ckpt"))
+    import_nemo(path, tmp_path / "model")
+    for model in (path, tmp_path / "model"):
+        transcriber = load_transcriber(model)
+        assert isinstance(transcriber, Cascade) and isinstance(transcriber.recognizer, CanaryRecognizer)
+        assert not transcriber.recognizer.has_times
+        assert "<|notimestamp|>" in transcriber.recognizer.tokenizer.settings.prompt
 
 
 def test_languages_and_punctuation_that_a_model_does_not_have() -> None:
