@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 STAGES: list[Stage] = []
 """All stages in order, as declared below."""
 
-SEED = Flag("--seed", "Every random choice follows from it.", ("seed",))
+SEED = Flag("--seed", "Seed of all random choices.", ("seed",))
 LEVEL = Flag(
     "--level",
     "Where speaker tokens stand in transcripts: before each word, before each segment, or where the speaker changes; "
@@ -47,8 +47,12 @@ LEVEL = Flag(
     ("sst.level",),
 )
 LANGUAGE = (
-    Flag("--lang", "Language of the transcripts, as pyphen names it.", ("timestamps.lang",)),
-    Flag("--rule", "What makes a word long; the same for clean and timestamps.", ("timestamps.rule",)),
+    Flag("--lang", "Language of the transcripts, such as de_DE.", ("timestamps.lang",)),
+    Flag(
+        "--rule",
+        "What word lengths are estimated from; the same for clean and timestamps.",
+        ("timestamps.rule",),
+    ),
 )
 
 
@@ -138,7 +142,7 @@ def _draw_sessions(task: Task) -> None:
         ),
     ),
     flags=(
-        Flag("--hours", "How much to make.", ("simulate.hours.all",)),
+        Flag("--hours", "Hours of conversation to simulate.", ("simulate.hours.all",)),
         Flag("--speakers", "In a session: a number or a range.", ("simulate.min_speakers", "simulate.max_speakers")),
         Flag("--overlap", "Time with two speakers / time with at least one.", ("simulate.overlap",)),
         Flag("--silence", "Time without speech / duration.", ("simulate.silence",)),
@@ -505,7 +509,7 @@ def train_asr(task: Task) -> None:
         Input("manifest", flag="--manifest", help="The development set, with its RTTM.", required=True),
     ),
     flags=(
-        Flag("--trials", "Trials in the study at the end, those of earlier runs included.", ("tune.trials",)),
+        Flag("--trials", "Total number of trials, including those of earlier runs.", ("tune.trials",)),
         Flag("--collar", "Seconds on EACH side of a boundary that are not scored.", ("score.collar",)),
         Flag("--storage", "A database for the study, in place of a journal beside OUT.", ("tune.storage",), "URL"),
         Flag("--device", "Where the model runs: cpu, cuda, cuda:1, ...; else on the GPU if there is one."),

@@ -37,7 +37,8 @@ def main() -> None:
     multi-speaker ASR it supervises.
 
     Run a recipe with `sortk run`, one of its stages with `sortk stage`, or any step on your own files with the
-    command of its name.
+    command of its name. `sortk COMMAND --help` shows options and an example; README.md and docs/ of the source code are
+    the documentation.
     """
 
 

@@ -23,13 +23,13 @@ from sortk.cli.options import (
 log = logging.getLogger(__name__)
 
 SPEAKERS = click.option(
-    "--speakers", type=click.IntRange(min=1), help="Every recording has exactly so many speakers: the strongest."
+    "--speakers", type=click.IntRange(min=1), help="Number of speakers in every recording, if you know it."
 )
 MIN_SPEAKERS = click.option(
-    "--min-speakers", type=click.IntRange(min=1), help="Every recording has at least so many speakers."
+    "--min-speakers", type=click.IntRange(min=1), help="Least number of speakers in a recording."
 )
 MAX_SPEAKERS = click.option(
-    "--max-speakers", type=click.IntRange(min=1), help="No recording has more speakers than this."
+    "--max-speakers", type=click.IntRange(min=1), help="Largest number of speakers in a recording."
 )
 
 
@@ -37,7 +37,7 @@ CHANNEL = click.option(
     "--channel", type=click.IntRange(min=1), help="Read only this channel of each recording, not the average of all."
 )
 REPLACE = click.option(
-    "--force", is_flag=True, help="Replace files in --out-dir that are not of sortk's making, or were changed since."
+    "--force", is_flag=True, help="Replace files in --out-dir that sortk did not write, or that were changed since."
 )
 
 
@@ -73,7 +73,7 @@ REPLACE = click.option(
     help="A sample of a voice, 5 to 15 s: this speaker gets the name (repeatable). Approximate.",
 )
 @CHANNEL
-@click.option("--int8", is_flag=True, help="Weights of 8 bits: faster on CPU, a little less exact.")
+@click.option("--int8", is_flag=True, help="8-bit weights: faster on CPUs, slightly less accurate.")
 @click.option("--probs", is_flag=True, help="Also write <name>.npy: posteriors, frames x speakers.")
 @click.option("--plot", is_flag=True, help="Also write <name>.svg: who spoke when.")
 @click.option(

@@ -77,7 +77,17 @@ def stage(name: str, **common: Any) -> None:
         _run_stages(chosen, *_select([number], chosen), redo_done=chosen.force and not was_requeued())
 
 
-@click.command()
+@click.command(
+    help=f"""Run the stages of a recipe in order, skipping what is done.
+
+    The stages are {list_stages()}. `sortk recipes` lists the recipes, `sortk config` the settings of one.
+
+    With --force, stages whose settings or inputs have changed are run again; up-to-date stages are still skipped. With
+    --cluster slurm, every stage becomes a job that starts after the one before it.
+
+    Example: sortk run --recipe mini --stop-stage 1
+    """
+)
 @click.option(
     "--stage",
     "first",
@@ -96,13 +106,6 @@ def stage(name: str, **common: Any) -> None:
 @RUN
 @with_verbosity
 def run(first: str, last: str, wait: bool, **common: Any) -> None:
-    """Run the stages of a recipe in order, skipping what is done.
-
-    With --force, stages whose settings or inputs have changed are run again; up-to-date stages are still skipped. With
-    --cluster slurm, every stage becomes a job that starts after the one before it.
-
-    Example: sortk run --recipe mini --stop-stage 1
-    """
     first_number, last_number = find_stage(first).number, find_stage(last).number
     if first_number > last_number:
         raise click.UsageError(f"--stage {first} comes after --stop-stage {last}")

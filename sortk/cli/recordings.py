@@ -31,7 +31,7 @@ class DiarizeOutputs:
     probs: bool = False
     plot: bool = False
     html: bool = False
-    force: bool = False  # replace files in the folder that are not of sortk's making, too
+    force: bool = False  # also replace files in the folder that sortk did not write
 
     def paths(self, session: Session) -> list[Path]:
         """Return the files of a recording; none if there is no folder."""

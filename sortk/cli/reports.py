@@ -18,7 +18,9 @@ from sortk.cli.scores import DER_OPTIONS
 @click.option("--exp", type=FILE, help="The experiment's folder, such as exp/mini.")
 @click.option("--ref", type=FILE, help="Instead of an experiment: a reference, as RTTM, STM, CTM or SegLST.")
 @click.option("--hyp", "hyps", type=FILE, multiple=True, help="A system's output for REF; repeat it for each system.")
-@click.option("--audio", type=FILE, metavar="DIR", help="Recordings of the sessions' names, to listen to.")
+@click.option(
+    "--audio", type=FILE, metavar="DIR", help="Recordings with the names of the sessions, for sound in the page."
+)
 @DER_OPTIONS
 @click.option("--out", type=FILE, help="The page to write; of an experiment, by default report.html of stage 8.")
 @with_verbosity

@@ -40,11 +40,13 @@ def score() -> None:
     """Score hypotheses of any system.
 
     der scores speakers; cpwer, tcpwer, orcwer and wer score words; compare tests whether systems differ.
+
+    Example: sortk score der --ref ref.rttm --hyp hyp.rttm
     """
 
 
 DER_OPTIONS = with_options(
-    click.option("--uem", type=FILE, help="What is scored: a UEM file, or a folder of them; else all speech."),
+    click.option("--uem", type=FILE, help="The time spans to score: a UEM file, or a folder of them; else all speech."),
     click.option(
         "--collar",
         cls=SettingOption,
@@ -58,7 +60,7 @@ DER_OPTIONS = with_options(
         cls=SettingOption,
         settings=["sortk.scoring.intervals:DerOptions.scorer"],
         type=click.Choice(["fast", "pyannote", "nist"]),
-        help="fast: sortk's own, with the numbers of pyannote.metrics; pyannote: that itself; nist: md-eval's rules.",
+        help="fast: same numbers as pyannote.metrics; pyannote: pyannote.metrics itself; nist: md-eval's rules.",
     ),
 )
 NORMALIZER = click.option(
@@ -92,7 +94,7 @@ OUTPUT = with_options(
     help="What a diarizer found: an RTTM file, or a folder of them. Repeat it to see several systems side by side.",
 )
 @DER_OPTIONS
-@click.option("--by-speakers", is_flag=True, help="Also by the number of reference speakers.")
+@click.option("--by-speakers", is_flag=True, help="Also print a row for each number of reference speakers.")
 @OUTPUT
 @with_verbosity
 def score_der(
