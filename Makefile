@@ -61,10 +61,9 @@ recipe-%: setup  ## run a recipe, e.g. make recipe-mini, make recipe-ami CORPORA
 tables-%: setup  ## measure the paper's tables on a recipe, into its RESULTS.md
 	$(BIN)/sortk tables --recipe $* $(OPTIONS)
 
-EXP ?= exp/mini
-screenshots: setup  ## pictures of the README, from the report of a finished recipe (EXP, by default exp/mini)
+screenshots: setup  ## pictures of the README: pages of the demo, made with the shipped model
 	@command -v chromium > /dev/null || apt-get install --yes --quiet --no-install-recommends chromium
-	$(BIN)/python tests/report/screenshots.py $$($(BIN)/sortk report --quiet --exp $(EXP)) docs/pictures
+	$(BIN)/python tests/report/screenshots.py docs/pictures
 
 wheel: setup  ## a wheel in dist/, with the recipes and the demo: pip install dist/*.whl
 	$(BIN)/python -m build --wheel --no-isolation

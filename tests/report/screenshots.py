@@ -1,40 +1,50 @@
-"""Pictures for the README (make screenshots), of a finished report: python screenshots.py REPORT.html FOLDER."""
+"""Pictures for the README (make screenshots): the pages of the demo. python screenshots.py FOLDER."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from chromium import browse
 
-MAX_BYTES = 300_000
-# A session in the middle of the list, in the middle of a word.
-CHOOSE = """
-(() => {
-  const heard = shown.filter((row) => row.view?.audio);
-  choose(heard[Math.floor(heard.length / 2)]);
-  const word = view.view.reference_words.find((one) => one[1] > 0.45 * view.view.duration);
-  view.seek(word ? (word[1] + word[2]) / 2 : 0);
-  view.row.element.scrollIntoView({ block: "center", behavior: "instant" });
-  document.documentElement.style.scrollBehavior = "auto";
-  document.querySelector("#sessions").scrollIntoView();
-})()
-"""
+DEMO = Path(__file__).parents[2] / "sortk" / "data"
+MAX_BYTES = 150_000
+SECONDS = 16.5  # where the cursor is
 
 
 def main() -> None:
-    report, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with browse() as tab:
-        tab.open(report, width=1280, height=960)
-        tab.run(CHOOSE)
-        tab.screenshot(folder / "report.png")
-        tab.screenshot(folder / "session.png", of="#view")
-    for path in (folder / "report.png", folder / "session.png"):
+    with tempfile.TemporaryDirectory() as place, browse() as tab:
+        work = Path(place)
+        (work / "recordings").mkdir()
+        shutil.copy(DEMO / "demo.ogg", work / "recordings")
+        shutil.copy(DEMO / "demo.rttm", work / "ref.rttm")
+        sortk(work, "diarize --demo --out-dir demo --html")
+        sortk(work, "diarize --demo --out-dir sortformer")
+        sortk(work, "diarize --demo --out-dir one-speaker --max-speakers 1")
+        sortk(work, "report --ref ref.rttm --hyp sortformer --hyp one-speaker --audio recordings --out page.html")
+        tab.open(work / "demo" / "demo.html", width=1280, height=740)
+        tab.run(f"view.seek({SECONDS})")
+        tab.screenshot(folder / "diarize.png")
+        tab.open(work / "page.html", width=1280, height=900)
+        tab.run(f"view.seek({SECONDS})")
+        tab.screenshot(folder / "report.png", of="#view")
+    for path in (folder / "diarize.png", folder / "report.png"):
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise SystemExit(f"{path}: {size} bytes, which is more than the {MAX_BYTES} that a README should load")
         print(f"{path}: {size / 1000:.0f} kB")
+
+
+def sortk(work: Path, arguments: str) -> None:
+    command, quiet = [sys.executable, "-m", "sortk", *arguments.split()], subprocess.DEVNULL
+    subprocess.run(
+        [sys.executable, "-m", "sortk", *arguments.split()], cwd=work, check=True, stdout=quiet, stderr=quiet
+    )
 
 
 if __name__ == "__main__":
