@@ -42,9 +42,7 @@ def main() -> None:
 
 def sortk(work: Path, arguments: str) -> None:
     command, quiet = [sys.executable, "-m", "sortk", *arguments.split()], subprocess.DEVNULL
-    subprocess.run(
-        [sys.executable, "-m", "sortk", *arguments.split()], cwd=work, check=True, stdout=quiet, stderr=quiet
-    )
+    subprocess.run(command, cwd=work, check=True, stdout=quiet, stderr=quiet)
 
 
 if __name__ == "__main__":
