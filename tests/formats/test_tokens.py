@@ -20,7 +20,7 @@ from sortk.formats.tokens import (
     train_tokenizer,
 )
 
-SHARED = Path(__file__).parents[3] / "shared" / "fixtures" / "nemo"
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "nemo"
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TEXTS = [f"<spk0> {' '.join(DIGITS)} <spk1> {' '.join(DIGITS[::-1])}" for _ in range(5)]
 TOKENIZER = train_tokenizer(TEXTS, 64, n_speakers=3)
@@ -28,15 +28,12 @@ TOKENIZER = train_tokenizer(TEXTS, 64, n_speakers=3)
 
 @pytest.fixture(scope="module")
 def canary() -> Tokenizer:
-    if not SHARED.exists():
-        pytest.skip("needs ../shared/fixtures/nemo")
-    names = {"spl_tokens": "f58a1f8a89bc4fce9a745a89ae60883d", "en": "8b9dbc99b4f54efa954ce28ee768998e"}
-    with tarfile.open(SHARED / "tiny_canary.nemo") as tar:
+    with tarfile.open(FIXTURES / "tiny_canary_tokenizers.tar.xz") as tar:
         contents = {}
-        for name, prefix in names.items():
-            file = tar.extractfile(f"./{prefix}_tokenizer.model")
+        for name in ("tokenizer.spl_tokens.model", "tokenizer.en.model"):
+            file = tar.extractfile(f"./{name}")
             assert file is not None
-            contents[f"tokenizer.{name}.model"] = file.read()
+            contents[name] = file.read()
     return Tokenizer(contents, settings_of_canary(list(contents)))
 
 
@@ -102,7 +99,7 @@ def test_texts_that_make_no_tokenizer_are_errors() -> None:
 
 
 def test_canarys_tokens_are_nvidias(canary: Tokenizer) -> None:
-    expected = json.loads((SHARED / "tiny_canary_decode.json").read_text())
+    expected = json.loads((FIXTURES / "tiny_canary_decode.json").read_text())
     assert list(canary.prompt) == expected["prompt_ids"] and canary.n_tokens == expected["vocab_size"]
     assert (canary.end, canary.pad) == (expected["eos"], expected["pad"])
     assert canary.encode(expected["prefix_text"]) == expected["prefix_text_ids"]
