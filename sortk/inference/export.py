@@ -85,7 +85,7 @@ def _write_clip(
     """Write a graph that takes samples; return its largest difference from torch."""
     clips = [0.1 * torch.randn(1, round(seconds * SAMPLE_RATE)) for seconds in CHECKED_SECONDS]
     _export(graph, (clips[0],), ({1: torch.export.Dim.DYNAMIC},), ["samples"], [output], {}, path)
-    run = Session(path)
+    run = OnnxSession(path)
     with torch.inference_mode():
         differences = [_difference(run(samples=clip)[0], compute(clip)) for clip in clips]
     return _check(max(differences), allowed)
@@ -106,12 +106,12 @@ def _write_step(model: StreamableDiarizer, path: Path, options: StreamingOptions
         about | {"row_seconds": f"{model.row_seconds:g}"},
         path,
     )
-    run = Session(path)
+    run = OnnxSession(path)
     with torch.inference_mode():
         return _check(max(_verify_step(run, model, options, filled) for filled in (0.0, 0.5, 1.0)), MAX_DIFFERENCE)
 
 
-def _verify_step(run: Session, model: StreamableDiarizer, options: StreamingOptions, filled: float) -> float:
+def _verify_step(run: OnnxSession, model: StreamableDiarizer, options: StreamingOptions, filled: float) -> float:
     """Compare a step of the graph with one of torch, from a random state whose memories are filled so far."""
     step = StreamingStep(model, options)
     frames, _ = model.subsample(torch.randn(1, MEL_PER_FRAME * 32, model.options.features.n_mels))
@@ -141,7 +141,7 @@ def _verify_step(run: Session, model: StreamableDiarizer, options: StreamingOpti
     return _difference(probs, expected)
 
 
-class Session:
+class OnnxSession:
     """A graph in onnxruntime, on tensors: the inputs by their names, the outputs in their order."""
 
     def __init__(self, path: Path) -> None:

@@ -48,7 +48,7 @@ from sortk.models.fastconformer import FastConformer, FastConformerOptions, rela
 from sortk.models.features import FeatureOptions, LogMel
 from sortk.models.frames import key_bias, valid_frames
 from sortk.models.options import ModelOptions, check_sizes
-from sortk.models.transformer import FeedForward, TransformerEncoder, TransformerOptions
+from sortk.models.transformer import FeedForward, MultiHeadAttention, TransformerEncoder, TransformerOptions
 
 KeyValue = tuple[Tensor, Tensor]
 """What attention attends to: keys and values, (rows, heads, n, d_k) both."""
@@ -117,16 +117,8 @@ SIZES = {
 }
 
 
-class Attention(nn.Module):
-    """softmax(Q K^T / sqrt(d_k)) V of every head; keys and values are projected apart, so that they can be kept."""
-
-    def __init__(self, options: TransformerOptions) -> None:
-        super().__init__()
-        self.n_heads, self.dropout = options.n_heads, options.dropout
-        self.query = nn.Linear(options.d_model, options.d_model)
-        self.key = nn.Linear(options.d_model, options.d_model)
-        self.value = nn.Linear(options.d_model, options.d_model)
-        self.out = nn.Linear(options.d_model, options.d_model)
+class Attention(MultiHeadAttention):
+    """Attention to keys and values that are projected apart, so that they can be kept."""
 
     def project(self, x: Tensor) -> KeyValue:
         """(rows, n, d_model) -> twice (rows, heads, n, d_k)."""

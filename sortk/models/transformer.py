@@ -37,8 +37,8 @@ class TransformerOptions:
             raise ValueError(f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}")
 
 
-class SelfAttention(nn.Module):
-    """softmax(Q K^T / sqrt(d_k)) V of every head, joined by W^O (Appendix F)."""
+class MultiHeadAttention(nn.Module):
+    """The projections of softmax(Q K^T / sqrt(d_k)) V of every head, joined by W^O (Appendix F)."""
 
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
@@ -47,6 +47,10 @@ class SelfAttention(nn.Module):
         self.key = nn.Linear(options.d_model, options.d_model)
         self.value = nn.Linear(options.d_model, options.d_model)
         self.out = nn.Linear(options.d_model, options.d_model)
+
+
+class SelfAttention(MultiHeadAttention):
+    """Every frame attends to all frames."""
 
     def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """(batch, frames, d_model), (batch, frames) -> (batch, frames, d_model)."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from sortk.cli import main
 from sortk.formats.model_folder import save_model
 from sortk.inference import export
-from sortk.inference.export import FeatureGraph, OfflineGraph, Session, StepGraph, write_graph
+from sortk.inference.export import FeatureGraph, OfflineGraph, OnnxSession, StepGraph, write_graph
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
@@ -121,7 +121,7 @@ def test_a_clip_of_any_length_in_onnxruntime(tmp_path: Path) -> None:
     result = export_command("--model", tmp_path / "m", "--out", tmp_path / "model.onnx")
     assert result.exit_code == 0 and not result.stdout
     assert result.stderr.count("\n") == 1 and "model.onnx: offline, at most" in result.stderr
-    run = Session(tmp_path / "model.onnx")
+    run = OnnxSession(tmp_path / "model.onnx")
     for n_samples in (1440, 30000, 200000):
         samples = 0.1 * torch.randn(1, n_samples)
         with torch.inference_mode():
@@ -133,7 +133,7 @@ def test_a_clip_of_any_length_in_onnxruntime(tmp_path: Path) -> None:
 def test_a_stream_in_onnxruntime(tmp_path: Path) -> None:
     model, options = decided(STREAMED), STEPS[0]
     assert write_graph(model, tmp_path / "step.onnx", "step", options) < 1e-4
-    session = Session(tmp_path / "step.onnx")
+    session = OnnxSession(tmp_path / "step.onnx")
     names = ("mel", "n_left", "n_right", *StreamingState._fields)
 
     def run(*inputs: Tensor) -> list[Tensor]:

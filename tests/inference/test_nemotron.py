@@ -23,8 +23,7 @@ from sortk.formats import posteriors
 from sortk.formats.files import FormatError
 from sortk.formats.rttm import read as read_rttm
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load, write_posteriors
-from sortk.inference.export import Session as OnnxSession
-from sortk.inference.export import write_graph
+from sortk.inference.export import OnnxSession, write_graph
 from sortk.inference.live import diarize_pcm
 from sortk.inference.load import load_diarizer, read_frame_seconds
 from sortk.inference.streaming import Stream

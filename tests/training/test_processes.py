@@ -34,15 +34,15 @@ encoder_warmup = {{ steps = 2, simulated = 0.0, batch_seconds = {batch_seconds} 
 [[phases]]
 speaker_weight = 0.1
 [phases.loop]
-steps = 50
+steps = 16
 learning_rate = 1e-3
 warmup_steps = 2
 batch_seconds = {batch_seconds}
 log_every = 1
-validate_every = 25
+validate_every = 8
 accumulate = 2
 """
-LINES = 1 + 1 + 50 + 2  # of the log: the warm-up and its validation, each step, two validations
+LINES = 1 + 1 + 16 + 2  # of the log: the warm-up and its validation, each step, two validations
 
 ASR_CONFIG = """
 size = "tiny"
@@ -155,7 +155,7 @@ def test_two_processes_train_an_asr_as_one(tmp_path: Path) -> None:
     check_equal(one, two, rel=1e-2)  # dropout differs
 
 
-LONG_STEPS = 200
+LONG_STEPS = 100
 LONG_CONFIG = f"""
 n_speakers = 2
 [[phases]]
