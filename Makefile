@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 
 # One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
 test: setup  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
 	bin/test-cluster install

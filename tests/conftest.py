@@ -1,12 +1,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("sortk", deadline=None)  # examples take longer on a busy machine
 settings.load_profile("sortk")
+
+TESTS = Path(__file__).parent
+LONGEST = (
+    "test_recipes.py",
+    "training/test_processes.py",
+    "inference/test_transcribe.py",
+    "inference/test_nemotron.py",
+    "inference/test_diarize.py",
+    "training/test_asr.py",
+    "training/test_diarizer.py",
+    "training/test_peers.py",
+    "scoring/test_tune.py",
+    "test_package.py",
+    "test_docs.py",
+    "test_parallel_stages.py",
+    "test_tables_command.py",
+    "chaos/test_chaos.py",
+    "report/test_browser.py",
+    "models/test_msasr.py",
+)
+"""Files with long tests. They come first, so that the processes of `make test`, which share files, end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place_of = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place_of.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True, scope="session")

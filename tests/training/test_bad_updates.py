@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import math
 from pathlib import Path
 
-SCRIPT = """
-import math, sys
-from pathlib import Path
 import torch
-sys.path.insert(0, {tests!r})
+from groups import run_group
+from torch import Tensor
 from toys import ToySource, ToyTask
-from sortk.training.data import BatchLoader
+
+from sortk.training.data import Batch, BatchLoader
 from sortk.training.loop import train
 from sortk.training.options import BatchLimit, LoopOptions
 from sortk.training.processes import join_processes
 
+STEPS = 12
+
+
 class OneBad(ToyTask):
-    def forward(self, batch):
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         loss, about = super().forward(batch)
-        step = round(self.progress * 12) + 1
+        step = round(self.progress * STEPS) + 1
         is_bad = step in (3, 4, 8, 9, 10) and any(name.endswith("-1") for name in batch.names)
         return loss * (math.nan if is_bad else 1.0), about
 
-options = LoopOptions(steps=12, learning_rate=1e-2, warmup_steps=2, log_every=1, max_bad_updates=3, shard={shard})
-with join_processes() as processes:
-    task = OneBad()
-    try:
-        loader = BatchLoader([ToySource([0.8] * 4)], BatchLimit(seconds=1.6), 0)
-        train(task, loader, options, Path({out!r}), torch.device("cpu"))
-    except ValueError as error:
-        weights = torch.cat([weight.detach().flatten() for weight in task.parameters()])
-        line = f"{{bool(torch.isfinite(weights).all())}} {{error}}"
-        Path({out!r}, f"said-{{processes.rank}}").write_text(line, encoding="utf-8")
-"""
+
+def learn(out: Path, shard: bool) -> None:
+    options = LoopOptions(steps=STEPS, learning_rate=1e-2, warmup_steps=2, log_every=1, max_bad_updates=3, shard=shard)
+    with join_processes() as processes:
+        task = OneBad()
+        try:
+            loader = BatchLoader([ToySource([0.8] * 4)], BatchLimit(seconds=1.6), 0)
+            train(task, loader, options, out, torch.device("cpu"))
+        except ValueError as error:
+            weights = torch.cat([weight.detach().flatten() for weight in task.parameters()])
+            line = f"{bool(torch.isfinite(weights).all())} {error}"
+            (out / f"said-{processes.rank}").write_text(line, encoding="utf-8")
 
 
 def run(folder: Path, shard: bool) -> list[str]:
     """What each of the two processes said."""
-    script = folder / "train.py"
-    tests = str(Path(__file__).parent)
-    script.write_text(SCRIPT.format(tests=tests, out=str(folder / "out"), shard=shard), encoding="utf-8")
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    finished = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
-    assert finished.returncode == 0, finished.stderr
+    assert run_group(learn, folder / "out", shard, folder=folder) == [0, 0]
     return [(folder / "out" / f"said-{rank}").read_text(encoding="utf-8") for rank in range(2)]
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from groups import PATIENCE_SECONDS, read_messages, run_group, start_group
 from spoken import SMALL_DIARIZER, WORD_SECONDS, make_samples
 from test_diarizer import make_sessions
 
@@ -21,11 +21,7 @@ from sortk.cli import main
 from sortk.formats import manifest
 from sortk.formats.model_folder import load_model, save_model
 from sortk.models.sortformer import Sortformer
-
-PATIENCE_SECONDS = 600  # on a machine that has other things to do
-# Processes that have imported torch already: importing it takes longer than all that is trained here.
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr"])
+from sortk.training.processes import Pulse, join_processes, wait_for_all
 
 CONFIG = """
 n_speakers = 2
@@ -75,32 +71,17 @@ def train(command: str, settings: str, out: Path, n_processes: int, batch_second
     if n_processes == 1:
         run_here(arguments)
     else:
-        run_in_processes(arguments, n_processes)
+        assert run_group(run_main, arguments, folder=folder) == [0, 0]
     return [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def run_main(arguments: list[str]) -> None:
+    main(arguments)
 
 
 def run_here(arguments: list[str]) -> None:
     finished = CliRunner().invoke(main, arguments)
     assert finished.exit_code == 0, finished.output
-
-
-def run_in_processes(arguments: list[str], n: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = [SERVER.Process(target=run_as, args=(rank, n, port, arguments), daemon=True) for rank in range(n)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(PATIENCE_SECONDS)
-    assert [process.exitcode for process in started] == [0] * n
-
-
-def run_as(rank: int, n: int, port: int, arguments: list[str]) -> None:
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": n, "RANK": rank, "LOCAL_RANK": rank}
-    os.environ.update({name: str(value) for name, value in place.items()})
-    torch.set_num_threads(1)
-    main(arguments)
 
 
 def check_equal(one: list[dict[str, float]], two: list[dict[str, float]], rel: float) -> None:
@@ -216,66 +197,37 @@ def test_an_error_in_one_process_ends_all_with_one_message(hums: Path, tmp_path:
     assert sessions[4].audio_path.name in told[0]
 
 
-LOST = """
-import os, sys
-from sortk.training.processes import join_processes, wait_for_all
-try:
+def lose_one() -> None:
+    try:
+        with join_processes() as processes:
+            wait_for_all()
+            if processes.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            wait_for_all()
+    except OSError as error:
+        sys.exit(f"sortk: {error}")
+
+
+def test_a_killed_process_is_one_sentence_of_the_other(tmp_path: Path) -> None:
+    assert run_group(lose_one, folder=tmp_path) == [1, -signal.SIGKILL]
+    [told] = read_messages(tmp_path, 0)
+    assert told.startswith("sortk: process 0 of 2 has lost the others: one of them was killed")
+
+
+def stop_one() -> None:
+    Pulse.SILENT_SECONDS, Pulse.BEAT_SECONDS = 4.0, 0.2
     with join_processes() as processes:
         wait_for_all()
         if processes.rank == 1:
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), signal.SIGSTOP)
         wait_for_all()
-except OSError as error:
-    sys.exit(f"sortk: {error}")
-"""
-
-
-def test_a_killed_process_is_one_sentence_of_the_others(tmp_path: Path) -> None:
-    script = tmp_path / "lost.py"
-    script.write_text(LOST, encoding="utf-8")
-    finished = subprocess.run(
-        torchrun([str(script)]), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
-    )
-    assert finished.returncode == 1
-    told = [line for line in finished.stderr.splitlines() if line.startswith("sortk: ")]
-    assert len(told) <= 1, finished.stderr  # none if torchrun was faster
-    assert all("has lost the others" in line for line in told)
-
-
-STOPPED = """
-import os, signal
-from sortk.training.processes import Pulse, join_processes, wait_for_all
-Pulse.SILENT_SECONDS, Pulse.BEAT_SECONDS = 4.0, 0.2
-with join_processes() as processes:
-    wait_for_all()
-    if processes.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    wait_for_all()
-"""
 
 
 def test_a_stopped_process_is_noticed(tmp_path: Path) -> None:
-    """torchrun itself waits for half a minute before it kills the process that does not answer."""
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED, encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    two = [
-        subprocess.Popen(
-            [sys.executable, str(script)],
-            env=os.environ | variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        _, told = two[0].communicate(timeout=PATIENCE_SECONDS)
-        assert two[0].returncode == 1
-        assert "sortk: process 1 of 2 has not answered for 4 s: it was stopped" in told
-    finally:
-        for process in two:
-            process.kill()
-            process.communicate()
+    first, second = start_group(stop_one, folder=tmp_path)
+    first.join(PATIENCE_SECONDS)
+    second.kill()
+    second.join(PATIENCE_SECONDS)
+    assert first.exitcode == 1
+    [told] = read_messages(tmp_path, 0)
+    assert told.startswith("sortk: process 1 of 2 has not answered for 4 s: it was stopped")
