@@ -54,7 +54,9 @@ OPSET = 20
 
 def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str | None = None) -> None:
     """`sortk export-onnx`: the file appears only if onnxruntime computes from it what torch computes."""
-    _require_packages()
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"the export needs {', '.join(missing)}: pip install 'sortk[export]'")
     check_other_file(out, model_path, *(model_path.iterdir() if model_path.is_dir() else ()))
     loaded = load_diarizer(model_path)
     if not isinstance(loaded.model, StreamableDiarizer):
@@ -191,12 +193,6 @@ def _quiet_exporter() -> Iterator[None]:
             yield
     finally:
         exporter.setLevel(level)
-
-
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"the export needs {', '.join(missing)}: pip install 'sortk[export]'")
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:

@@ -60,9 +60,10 @@ class MelStream:
         frames need are forgotten.
         """
         start = max(first - BEHIND_FRAMES, 0)
-        self._forget(start * HOP_SAMPLES)
-        n_heard = None if is_last else (stop - 1 - start) * HOP_SAMPLES + AHEAD_SAMPLES
-        samples = self._samples[:, :n_heard]
+        self._samples = self._samples[:, start * HOP_SAMPLES - self._n_forgotten :]
+        self._n_forgotten = start * HOP_SAMPLES
+        n_used = None if is_last else (stop - 1 - start) * HOP_SAMPLES + AHEAD_SAMPLES
+        samples = self._samples[:, :n_used]
         if self._options.gain:
             samples = samples / self._raise_peak(samples)
         mel: Tensor = self._log_mel(samples)[0][:, first - start : stop - start]
@@ -70,10 +71,6 @@ class MelStream:
             self._count(mel[:, max(self._n_counted - first, 0) :])
             mel = (mel - self._mean) / ((self._squares / max(self._n_counted - 1, 1)).sqrt() + STD_FLOOR)
         return mel
-
-    def _forget(self, before: int) -> None:
-        self._samples = self._samples[:, before - self._n_forgotten :]
-        self._n_forgotten = before
 
     def _raise_peak(self, samples: Tensor) -> Tensor:
         """(batch, 1): what to divide the samples by."""

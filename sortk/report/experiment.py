@@ -208,7 +208,12 @@ class _Sessions:
     budget: Budget
 
     def describe(self) -> list[dict[str, Any]]:
-        rows = [row for result in self._shown_results().values() for row in _session_rows(result)]
+        keys = ("der", "miss", "false_alarm", "confusion", "scored_seconds", "ref_speakers", "hyp_speakers")
+        rows: list[dict[str, Any]] = [
+            {"id": session_id, "set": result["test_set"], **{key: counts[key] for key in keys}}
+            for result in self._shown_results().values()
+            for session_id, counts in result["sessions"].items()
+        ]
         rows.sort(key=lambda row: -(row["der"] if row["der"] is not None else -1.0))
         samples = self._read_samples()
         for row in rows:
@@ -317,16 +322,6 @@ def _words_by_speaker(text: str, normalizer_name: str) -> dict[str, list[str]]:
     for speaker, said in parse_any(text):
         turns.setdefault(speaker, []).append(normalizer.clean_entry(said))
     return {speaker: normalizer.normalize(" ".join(own)).split() for speaker, own in turns.items()}
-
-
-def _session_rows(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for session_id, counts in result["sessions"].items():
-        yield {
-            "id": session_id,
-            "set": result["test_set"],
-            **{key: counts[key] for key in ("der", "miss", "false_alarm", "confusion", "scored_seconds")},
-            **{key: counts[key] for key in ("ref_speakers", "hyp_speakers")},
-        }
 
 
 def _count_words(samples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -436,8 +436,11 @@ class Transcripts:
         """
         found = detect(path)
         if found in READERS:
-            transcripts = cls._of_sessions(_read_segments(path, found))
-            return replace(transcripts, ignored=_read_ignored(path)) if found == "stm" else transcripts
+            ignored: dict[str, list[Region]] = {}
+            for file in files_in(path, SUFFIXES[found]) if found == "stm" else ():
+                for region in stm.read_ignored(file):
+                    ignored.setdefault(region.session_id, []).append(region)
+            return replace(cls._of_sessions(_read_segments(path, found)), ignored=ignored)
         texts: dict[str, str] = {}
         for file in lists_in(path) if found == "lists" else [path]:
             for session_id, text in _read_texts(file, predicted):
@@ -501,14 +504,6 @@ def _read_segments(path: Path, found: str) -> dict[str, list[Segment]]:
             named = [replace(segment, speaker=prefix + segment.speaker) for segment in segments]
             sessions.setdefault(session_id, []).extend(named)
     return sessions
-
-
-def _read_ignored(path: Path) -> dict[str, list[Region]]:
-    ignored: dict[str, list[Region]] = {}
-    for file in files_in(path, SUFFIXES["stm"]):
-        for region in stm.read_ignored(file):
-            ignored.setdefault(region.session_id, []).append(region)
-    return ignored
 
 
 def _by_session(segments: Iterable[Segment]) -> dict[str, list[Segment]]:
