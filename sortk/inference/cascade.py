@@ -44,7 +44,7 @@ from sortk.records import Segment, Session
 from sortk.spans import Span, clip, merge
 from sortk.spans import to_seconds as us_to_seconds
 
-NOBODY = "speaker_0"  # the speaker of all words without a diarizer
+ONLY_SPEAKER = "speaker_0"  # the speaker of all words without a diarizer
 MASK_MARGIN_SECONDS = 0.16  # of the audio around a speaker's own that the mask keeps
 STEP_SECONDS = 20.0  # of a recording that a multitalker Parakeet takes at a time
 
@@ -145,7 +145,7 @@ class Cascade(Transcriber[list[SpeakerWords]]):
         for speaker, words in written:
             times = [(word.start + shift, word.end + shift) for word in words]
             if piece.probs is None:
-                names = [NOBODY] * len(words)
+                names = [ONLY_SPEAKER] * len(words)
             elif speaker is not None:
                 names = [piece.speakers[speaker]] * len(words)
             else:

@@ -246,7 +246,7 @@ class PlainLogMel(nn.Module):
 
 
 class PlainSubsampling(nn.Module):
-    """Subsampling as its convolutions stand: (batch, mel frames, n_mels) -> (batch, frames, d_model)."""
+    """Subsampling by plain convolutions: (batch, mel frames, n_mels) -> (batch, frames, d_model)."""
 
     def __init__(self, subsampling: Subsampling) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ In their order, per speaker:
    recording ends where its last 10 ms begin.
 3. Segments below `min_duration_on` are dropped, then gaps below `min_duration_off` are filled.
 
-Times are compared as 32-bit floats, because NVIDIA's are: 0.42 s of speech may be a hair shorter than 0.42.
+Times are compared as 32-bit floats, because NVIDIA's are: 0.42 s of speech may be slightly shorter than 0.42.
 
 There is no loop over frames or segments. The posteriors of all rows (a row is one speaker of one session) are joined
 end to end, with a frame of certain silence before each; a run is a stretch of frames with the same decision (speech,
@@ -117,7 +117,7 @@ def _find_flips(rows: PosteriorRows, options: Postprocess) -> Ints:
     run = said[first]
     n_units = np.diff(first, append=len(said)) * rows.n_units
     alternates = (run == 0) & (options.onset < options.offset)
-    # A run that says nothing goes on as the one before, which says something; an alternating one may end otherwise.
+    # A run without a decision continues the one before, which has one; an alternating run may end otherwise.
     after = np.where(run == 0, np.roll(run, 1), run)
     after[alternates & (n_units % 2 == 1)] *= -1
     before = np.roll(after, 1)  # the first run is silence, and so is the last one

@@ -85,7 +85,7 @@ class SpeechTypes(NamedTuple):
     """What the loss of AED-EEND needs besides the logits of the speakers."""
 
     logits: Tensor  # (batch, frames, 3): silence, one speaker, overlap
-    enrolled: Tensor  # (batch, speakers): the outputs that stand for somebody
+    enrolled: Tensor  # (batch, speakers): the outputs that represent a speaker
 
 
 class AedEend(EendEncoder):
@@ -117,7 +117,7 @@ class AedEend(EendEncoder):
             types, logits = self.decode(frames, lengths, vectors, enrolled)
             return SpeakerOutput(logits, lengths, frames, for_loss=SpeechTypes(types, enrolled))
         logits, enrolled = self.find_speakers(frames, lengths)
-        # An output that stands for nobody is off: no embedding claims it.
+        # An output without a speaker is off: no embedding claims it.
         return SpeakerOutput(logits.masked_fill(~enrolled[:, None], -1e4), lengths, frames)
 
     def embed(self, samples: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -126,7 +126,7 @@ class AedEend(EendEncoder):
     def decode(
         self, frames: Tensor, lengths: Tensor | None, vectors: Tensor, enrolled: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(batch, frames, d), (batch,), (batch, S, d) enrolments and (batch, S) whether they stand for somebody ->
+        """(batch, frames, d), (batch,), (batch, S, d) enrolments and (batch, S) whether they represent a speaker ->
         logits of the types, (batch, frames, 3), and of the speakers, (batch, frames, S)."""
         batch = len(frames)
         known = torch.cat([enrolled.new_ones(batch, N_TYPES), enrolled], dim=1)

@@ -1,7 +1,7 @@
 """Search: from logits of the next token to the best text. Beam search over a batch; a beam of 1 is greedy.
 
 Each clip has `beam` rows. In every step each row is continued by every token, and of all continuations of a clip the
-`beam` with the largest total log-probability go on. A row that has ended stays among them with its total as it is.
+`beam` with the largest total log-probability are kept. A row that has ended stays among them with its total as it is.
 
 Decoders run away: they repeat themselves until something stops them. Here it is a limit that grows with the length of
 the clip, and a look at the last tokens. A row that ends with the same few tokens again and again, `max_repeats` times,
@@ -128,7 +128,7 @@ class _Beams:
         self._periods = torch.arange(1, MAX_PERIOD + 1, device=device)
 
     def texts(self) -> Tensor:
-        """(rows, n): the tokens so far; rows that are over go on with the end token."""
+        """(rows, n): the tokens so far; rows that are over continue with the end token."""
         return self.tokens[:, MAX_PERIOD : MAX_PERIOD + self.n]
 
     def are_over(self) -> bool:
@@ -200,7 +200,7 @@ class Vocabulary(Protocol):
 
     @property
     def part_tokens(self) -> Sequence[int]:
-        """That go on with a word."""
+        """That continue a word."""
 
     @property
     def blank_tokens(self) -> Sequence[int]:

@@ -108,7 +108,7 @@ class Multitalker(nn.Module):
         """(batch, samples) at 16 kHz, (batch,), p and q -> (batch, frames, d_model), and (batch,) valid frames.
 
         p and q, (batch, frames), are as long as the output. Shorter ones are padded on the left, with p = 1 and q = 0;
-        of longer ones the last frames count. Without them everybody is written down.
+        of longer ones the last frames count. Without them all speakers are transcribed.
         """
         mel, mel_lengths = self.features(samples, lengths)
         frames, n_frames = self.encoder.subsample(mel, mel_lengths)

@@ -3,7 +3,7 @@
     prediction    g_u = LSTM(embedding of token u); before the first token, of blank (NVIDIA: a zero vector)
     joint         h_{t,u} = W relu(A f_t + B g_u) + b: scores of every token and of blank, and, in TDT, of durations
 
-Greedy decoding stands at frame t with state g. The best token is blank, and t advances; or it is written, g reads it,
+Greedy decoding is at frame t with state g. The best token is blank, and t advances; or it is written, g reads it,
 and t stays (RNNT) or advances by the best duration (TDT, "token-and-duration transducer", Xu et al. 2023), which may be
 0. After `max_symbols` tokens on one frame t advances by 1.
 
@@ -60,12 +60,12 @@ def no_tokens() -> TimedTokens:
 
 @dataclass
 class DecodingState:
-    """Where the decoding of each clip stands; the frames that follow may be decoded later."""
+    """How far the decoding of each clip is; the frames that follow may be decoded later."""
 
     predicted: Tensor  # (batch, d_joint): B g
     hidden: Tensor  # (layers, batch, d_prediction)
     cell: Tensor
-    start: Tensor  # (batch,): the frame to go on with, of those to come
+    start: Tensor  # (batch,): the frame to continue with, of those to come
     n_done: int = 0  # frames before those
     tokens: list[TimedTokens] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class Prediction(nn.Module):
     def step(self, embedded: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """(batch, d_prediction) of one token, hidden and cell -> g, (batch, d_prediction), and the next state.
 
-        What `lstm` computes, three times faster: on a CPU, torch packs the weights anew at every call of an LSTM.
+        What `lstm` computes, three times faster: on a CPU, torch packs the weights again at every call of an LSTM.
         """
         x, hidden, cell = embedded, [], []
         for layer, (h, c) in enumerate(zip(*state, strict=True)):

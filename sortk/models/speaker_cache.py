@@ -9,14 +9,14 @@ Every step, three things are put in a row and diarized together:
 
 The chunk then joins the FIFO. When that is full, its oldest frames move on to the speaker cache, and when this is
 full, it is compressed: the frames that separate the speakers best are kept, the first speaker's first. So the model,
-which sorts speakers by their arrival, gives everybody the same output again (arrival-order speaker cache, AOSC).
+which sorts speakers by their arrival, gives each speaker the same output again (arrival-order speaker cache, AOSC).
 
 Compression scores frame t for speaker k by how surely k, and no other speaker, speaks in it,
 
     s_{k,t} = log p_{k,t} + sum_{j != k} log(1 - p_{j,t}) + log 2
 
 (above 0: likely k alone), with a bonus for recent frames, and two boosts for the best frames of each speaker: a strong
-one that guarantees everybody a share of the cache, and a weak one that keeps one speaker from filling it.
+one that guarantees each speaker a share of the cache, and a weak one that keeps one speaker from filling it.
 
 Cache and FIFO have their full size from the start, and counts say how much of it is filled: a graph has no branches
 and no shapes that depend on what came before.
@@ -187,7 +187,7 @@ def compress(frames: Tensor, probs: Tensor, silence: Tensor, options: StreamingO
     """Return the `options.cache` frames that separate the speakers best, speaker by speaker, and their probabilities.
 
     (batch, frames, d_model), (batch, frames, speakers), (batch, d_model) -> (batch, cache, d_model | speakers). A frame
-    may stand for several speakers. Behind each speaker's frames, and where there are not enough, is silence.
+    may represent several speakers. Behind each speaker's frames, and where there are not enough, is silence.
     """
     n_frames, n_speakers = probs.shape[1:]
     scores = score_frames(probs, options)

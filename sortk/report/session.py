@@ -201,7 +201,7 @@ BLOCK_SAMPLES = 60 * SAMPLE_RATE  # libsndfile's Vorbis encoder fails on much mo
 
 MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # each byte, its bits in the other order
 
-PEAK_SAMPLES = SAMPLE_RATE // 25  # that one peak of a waveform stands for,
+PEAK_SAMPLES = SAMPLE_RATE // 25  # in one peak of a waveform,
 MAX_PEAKS = 60_000  # or more of them in a recording of more than 40 minutes
 
 

@@ -86,7 +86,7 @@ class DerCounts:
     regions: Mapping[str, ErrorSeconds] = field(default_factory=dict)  # the same by REGIONS
     jaccard_error: float = 0.0  # summed over reference speakers: 1 - intersection / union with the mapped speaker
     n_jaccard: int = 0  # reference speakers with scored speech
-    n_ref_speakers: int = 0  # with speech in the UEM, be it scored or not
+    n_ref_speakers: int = 0  # with speech in the UEM, scored or not
     n_hyp_speakers: int = 0
     n_sessions: int = 0
     n_right_counts: int = 0  # sessions with as many speakers as the reference has
@@ -283,7 +283,7 @@ class ErrorMarks:
     """Where the hypothesis of one session is wrong."""
 
     mapping: Mapping[str, str]
-    """Reference speakers, by the hypothesis speakers that stand for them."""
+    """Reference speakers, by the hypothesis speakers that are mapped to them."""
     marks: tuple[Mark, ...]
 
 
@@ -316,7 +316,7 @@ def find_errors(
             marks.append(mark)
     ref_names, hyp_names = (sorted({segment.speaker for segment in side}) for side in (reference, hypothesis))
     pairs = zip(ref.tolist(), hyp.tolist(), strict=True)
-    # Speakers without time in common are mapped only for want of others.
+    # Speakers without time in common are mapped only because no others are left.
     return ErrorMarks({hyp_names[h]: ref_names[r] for r, h in pairs if common_us[r, h] > 0}, tuple(marks))
 
 

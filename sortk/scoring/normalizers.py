@@ -10,8 +10,8 @@
 `whisper` is the package whisper-normalizer, less four rules that OpenAI's own code does not have. CHiME's code is in no
 package index; `chime8` is written here after the challenge's rules, on the tables that it shares with whisper.
 
-Both take out what stands in brackets, [noise] or (laughs). That must happen entry by entry: in the joined words of
-several people a bracket would reach into what somebody else says. All other rules may look at neighbouring words
+Both remove what is in brackets, [noise] or (laughs). That must happen entry by entry: in the joined words of
+several people a bracket would reach into another speaker's words. All other rules may look at neighbouring words
 ("twenty one" -> "21"), so they are for all the words that are aligned as one.
 """
 

@@ -317,8 +317,8 @@ def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
     """Return how each test set was scored, a line each; all rows of a recipe are scored alike."""
     lines: dict[str, None] = {}
     for entry in (entry for row in rows for entry in row.scores[kind]):
-        told = entry["settings"] | ({"decoding": entry["decoding"]} if "decoding" in entry else {})
-        settings = ", ".join(f"{name} {value}" for name, value in told.items())
+        shown = entry["settings"] | ({"decoding": entry["decoding"]} if "decoding" in entry else {})
+        settings = ", ".join(f"{name} {value}" for name, value in shown.items())
         lines[f"- {entry['test_set']}: {settings}"] = None
     return list(lines)
 

@@ -26,7 +26,7 @@ METRICS = {"cpwer": "cpWER", "tcpwer": "tcpWER", "orcwer": "ORC-WER", "wer": "WE
 NOT_MEASURED = "-"
 
 Cells = dict[tuple[tuple[str, ...], str], str]
-"""What stands in a row and a column."""
+"""The text of each cell, by row and column."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def describe_coverage(test_set: str, coverage: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run of the recipe has measured; rows and columns stand in the order in which they are given here."""
+    """All that one run of the recipe has measured; rows and columns are in the order given here."""
 
     recipe: str
     commit: str

@@ -58,7 +58,7 @@ SPACE = {
 
 THRESHOLDS = ("onset", "offset")  # all others are seconds, in whole units of decisions: so 0 is a value like any other
 
-N_DECIMALS = 4  # of the values that are written: finer than posteriors and frames can tell
+N_DECIMALS = 4  # of the values that are written: finer than posteriors and frames resolve
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,7 @@ def working_on(study: Study, journal: Path) -> Iterator[None]:
 def make_sampler(seed: int) -> BaseSampler:
     """TPE whose random numbers follow from the seed and the trial's place among those that have not failed.
 
-    So two processes of one seed do not try the same, and a study that was killed goes on as if it had not been.
+    So two processes of one seed do not try the same, and a killed study continues as if it had not been.
     """
     from optuna.samplers import BaseSampler, TPESampler  # noqa: PLC0415
     from optuna.trial import TrialState  # noqa: PLC0415

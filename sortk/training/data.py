@@ -176,7 +176,7 @@ class MixtureSource:
         if self._durations[0] != epoch:
             first = self._place(0, epoch)
             part = [*self.mixer.mixtures[first : first + self.n_sessions]]
-            part += self.mixer.mixtures[: self.n_sessions - len(part)]  # the list begins anew at its end
+            part += self.mixer.mixtures[: self.n_sessions - len(part)]  # after its end the list starts again
             self._durations = epoch, [mixture.duration for mixture in part]
         return min(self._durations[1][index], self.max_seconds)
 
@@ -210,7 +210,7 @@ Place = tuple[int, int]
 def plan_epoch(sources: Sequence[ExampleSource], limit: BatchLimit, seed: int, epoch: int) -> list[list[Place]]:
     """Return every example of every source once, in batches of at most `limit`, in random order.
 
-    Examples of about the same length go together, so that little is padded; which ones is drawn anew every epoch.
+    Examples of about the same length go together, so that little is padded; which ones is drawn again every epoch.
     """
     rng = Random(f"{seed} {epoch} batches")
     places = [(number, index) for number, source in enumerate(sources) for index in range(len(source))]

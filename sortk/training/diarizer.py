@@ -116,7 +116,7 @@ class DiarizerTask(TrainingTask):
     Its frames can also be made to name the speaker among all those of the training data (see `small_scale`): as the
     only task in the encoder warm-up, and then beside diarization (`speaker_weight`).
 
-    What stands for a speaker is a learned vector; or, with `teacher`, the embedding of each voice by another model,
+    A speaker is represented by a learned vector; or, with `teacher`, the embedding of each voice by another model,
     (identities, d), times a learned matrix. Then frames are also drawn to their speaker's vector (1 - cos): they learn
     the geometry of a large space of voices, and not a few names.
     """

@@ -125,7 +125,7 @@ def gla_loss(
     logits: Tensor, existence: Tensor, blocks: Blocks, targets: Tensor, lengths: Tensor | None = None
 ) -> DiarizationLoss:
     """EEND-GLA (Horiguchi et al. 2022): the loss of EEND-EDA for all frames, that for the blocks, and the pairwise loss
-    of the local attractors, each of which stands for the speaker that PIL pairs it with in its block."""
+    of the local attractors, each of which represents the speaker that PIL pairs it with in its block."""
     everything = eda_loss(logits, existence, targets, lengths)
     assert blocks.existence is not None
     local_targets = cut_targets(targets, blocks)
