@@ -25,6 +25,7 @@ from sortk.options import format_options
 from sortk.prepare.simulate import SimulateOptions
 from sortk.recipe import load_recipe
 from sortk.records import Segment, Session
+from sortk.report.curves import read_simulation
 from sortk.run.experiment import Experiment
 from sortk.run.folders import Folder, settings_of
 from sortk.run.tables import place_results
@@ -289,3 +290,8 @@ def test_a_command_does_not_replace_its_own_input(tmp_path: Path) -> None:
         result = sortk(*command)
         assert result.exit_code == 1 and "which would be replaced" in result.output, command
         assert "so" in own.read_text()
+
+
+def test_a_page_does_not_wait_for_a_pipe_in_an_experiment(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.jsonl")
+    assert read_simulation(tmp_path) == {"target": {}, "sets": []}

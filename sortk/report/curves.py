@@ -75,7 +75,7 @@ def read_simulation(folder: Path) -> dict[str, Any]:
     """Measure overlap, silence and turns of simulated sessions, beside the targets of the recipe."""
     done = folder / "done.json"
     asked = read_json(done)["settings"].get("simulate", {}) if done.is_file() else {}
-    sets = {path.stem: manifest.read(path) for path in sorted(folder.glob("*.jsonl"))}
+    sets = {path.stem: manifest.read(path) for path in sorted(folder.glob("*.jsonl")) if path.is_file()}
     return {
         "target": {name: asked[name] for name in ("overlap", "silence") if name in asked},
         "sets": [{"set": name, **describe_set(sessions)} for name, sessions in sets.items() if sessions],

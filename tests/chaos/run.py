@@ -5,7 +5,8 @@ again. The result must be that of an undisturbed run, files under final names mu
 work must not be done again. Then hostile files and folders are given to commands (attacks.py).
 
 The work is divided into units of some seconds, whose random values follow from the seed and the name of the unit. What
-each has found is kept in a file (--state), so that a run that was interrupted continues.
+each has found is kept in a file (--state), so that a run that was interrupted continues. Ctrl-C or SIGTERM ends it
+early; what was found until then is published.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -77,6 +79,8 @@ def load_state(path: Path, about: dict[str, Any]) -> State:
 
 def main() -> int:
     _keep_to_one_thread()
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it in the background
+        signal.signal(number, signal.default_int_handler)
     options = _parse_arguments()
     about = {name: getattr(options, name) for name in ("seed", "kills", "rounds", "only", "only_kills")}
     state = load_state(options.state, about | {"commit": find_commit()})
@@ -84,14 +88,18 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="sortk-chaos-", dir=options.dir))
     os.environ["XDG_CACHE_HOME"] = str(root / "cache")
     try:
-        run_units(root, options, state)
+        n_left = run_units(root, options, state)
     finally:
         shutil.rmtree(root, ignore_errors=True)
+    if n_left:
+        state = load_state(options.state, state.about)  # without the unit that was ended
     rows, minutes = tabulate(state.tallies), state.seconds / 60
     print(f"\n{format_table(rows)}\n")
     if state.attacks:
         print(f"{format_table(tabulate_attacks(state.attacks))}\n")
     summary = describe(state)
+    if n_left:
+        summary += f" The run was ended when {n_left} of its {n_left + len(state.done)} units were left."
     print(f"{summary} In {minutes:.1f} minutes ({state.cpu_seconds / 60:.1f} of CPU), seed {options.seed}.")
     problems = find_problems(state)
     for problem in problems:
@@ -107,8 +115,9 @@ def main() -> int:
         publish(
             "chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills} --rounds {options.rounds}"}
         )
-    state.path.unlink(missing_ok=True)
-    return 1 if problems else 0
+    if not n_left:
+        state.path.unlink(missing_ok=True)
+    return 1 if problems or n_left else 0
 
 
 def _keep_to_one_thread() -> None:
@@ -132,31 +141,43 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_units(root: Path, options: argparse.Namespace, state: State) -> None:
-    """Each target in turn; a stage is run undisturbed first, and later ones read what that has left."""
+def run_units(root: Path, options: argparse.Namespace, state: State) -> int:
+    """Kills of all targets, then attacks, then all other faults; return how many units are left if it was ended."""
     with_disks = not options.only_kills and may_mount(root)
     if not with_disks:
         print("no full and read-only disks: mounting is not allowed here, or not asked for")
     names = [target.name for target in (*STAGES, *COMMANDS)] + ([] if options.only_kills else list(ATTACKS))
     wanted = set(options.only or names)
-    for target in _needed(wanted - set(ATTACKS)):
-        began, cpu_began = time.monotonic(), sum(os.times()[:4])
-        reference = make_reference(root, target)
-        state.seconds += time.monotonic() - began
-        state.cpu_seconds += sum(os.times()[:4]) - cpu_began
-        if target.name not in wanted:
-            continue
-        tally = state.tallies.setdefault(target.name, Tally())
-        for unit, disturb in _units_of(target, options, with_disks):
-            with Unit(state, f"{target.name}, {unit}") as is_new:
-                if is_new:
-                    name = f"{options.seed} {target.name} {unit}"
-                    disturb(Trial(root, target, reference, tally, Random(name)))
-    for title in (title for title in ATTACKS if title in wanted):
-        for number in range(options.rounds):
-            with Unit(state, f"{title}, {number + 1}") as is_new:
-                if is_new:
-                    run_attack(root, title, Random(f"{options.seed} {title} {number}"), with_disks, state)
+    began, cpu_began = time.monotonic(), sum(os.times()[:4])
+    references = {target: make_reference(root, target) for target in _needed(wanted - set(ATTACKS))}
+    state.seconds += time.monotonic() - began
+    state.cpu_seconds += sum(os.times()[:4]) - cpu_began
+    kills: list[tuple[str, Callable[[], None]]] = []
+    others: list[tuple[str, Callable[[], None]]] = []
+    for target, reference in references.items():
+        if target.name in wanted:
+            tally = state.tallies.setdefault(target.name, Tally())
+            for unit, disturb in _units_of(target, options, with_disks):
+                trial = Trial(root, target, reference, tally, Random(f"{options.seed} {target.name} {unit}"))
+                units = kills if "kill -9" in unit else others
+                units.append((f"{target.name}, {unit}", partial(disturb, trial)))
+    attacks = [
+        (
+            f"{title}, {number + 1}",
+            partial(run_attack, root, title, Random(f"{options.seed} {title} {number}"), with_disks, state),
+        )
+        for title in ATTACKS
+        if title in wanted
+        for number in range(options.rounds)
+    ]
+    left = [unit for unit in (*kills, *attacks, *others) if unit[0] not in state.done]
+    for number, (name, work) in enumerate(left):
+        try:
+            with Unit(state, name):
+                work()
+        except KeyboardInterrupt:
+            return len(left) - number
+    return 0
 
 
 def run_attack(root: Path, title: str, rng: Random, with_disks: bool, state: State) -> None:
@@ -168,19 +189,17 @@ def run_attack(root: Path, title: str, rng: Random, with_disks: bool, state: Sta
 
 
 class Unit:
-    """A unit of work: done already in an interrupted run, or kept when it is done, with a line of progress."""
+    """A unit of work. What it has found is kept when it is done, with a line of progress."""
 
     def __init__(self, state: State, name: str) -> None:
         self.state, self.name = state, name
 
-    def __enter__(self) -> bool:
+    def __enter__(self) -> None:
         self.began, self.cpu_began = time.monotonic(), sum(os.times()[:4])
         self.n_problems = len(find_problems(self.state))
-        self.is_new = self.name not in self.state.done
-        return self.is_new
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None or not self.is_new:
+        if kind is not None:
             return
         seconds = time.monotonic() - self.began
         self.state.done.append(self.name)

@@ -136,6 +136,8 @@ def start(
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive this process
         os.chdir(folder)
         new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

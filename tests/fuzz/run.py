@@ -40,6 +40,7 @@ SECONDS = 5.0  # of computing for one input
 PATIENCE_SECONDS = 60.0  # of waiting for one: the machine may be busy
 MEGABYTES = 512  # that one input may take
 LONGEST_MESSAGE = 1500  # characters
+FEWEST = 10  # inputs of a reader
 FOLDER = "work"  # what a message must name: all files lie in it
 STATE = HERE.parents[1] / ".fuzz.json"
 
@@ -205,9 +206,9 @@ def _messages(receiver: Any) -> Iterator[tuple[int, str]]:
 
 
 def share_inputs(n_inputs: int, names: list[str]) -> dict[str, int]:
-    """How many inputs each reader gets: by its share, at least one, and all of them together."""
+    """How many inputs each reader gets: by its share, at least FEWEST, and all of them together."""
     whole = sum(TARGETS[name].share for name in names)
-    shares = {name: max(1, n_inputs * TARGETS[name].share // whole) for name in names}
+    shares = {name: max(FEWEST, n_inputs * TARGETS[name].share // whole) for name in names}
     shares[names[0]] += max(0, n_inputs - sum(shares.values()))
     return shares
 
