@@ -308,6 +308,14 @@ def test_unknown_stages_and_recipes_are_named() -> None:
     assert sortk("run").exit_code == 2
 
 
+def test_status_names_the_variants_that_have_been_run(tmp_path: Path) -> None:
+    (tmp_path / "variant-debug").mkdir()
+    result = sortk("status", "--recipe", "mini", "--exp", tmp_path)
+    assert result.stdout.count("missing") == 9
+    assert result.stderr == f"variants in {tmp_path}: debug; show one with --variant\n"
+    assert sortk("status", "--recipe", "mini", "--exp", tmp_path, "--variant", "debug").stderr == ""
+
+
 def test_output_can_be_piped_into_a_reader_that_stops(tmp_path: Path) -> None:
     lines = [f"SPEAKER s{n} 1 0 1 <NA> <NA> x <NA> <NA>\n" for n in range(3)]
     (tmp_path / "a.rttm").write_text("".join(lines), encoding="utf-8")

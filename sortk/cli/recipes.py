@@ -183,6 +183,9 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
         if jobs := find_jobs(queue, [folder]):
             why = f"{why}; jobs: {describe_jobs(jobs, folder)}".removeprefix("; ")
         click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
+    others = sorted(path.name.removeprefix("variant-") for path in experiment.root.glob("variant-*"))
+    if others and not variant:
+        click.echo(f"variants in {experiment.root}: {', '.join(others)}; show one with --variant", err=True)
 
 
 def _time_and_size(status: Status) -> str:
