@@ -205,7 +205,10 @@ def format_options(options: Any, name: str = "") -> str:
             text = f"# {entry.name} is not set" if value is None else f"{entry.name} = {_format_value(value)}"
             if entry.metadata.get("secret") and value != entry.default:
                 text = f"# {entry.name} is set, but not shown: it may hold a password"
-            lines.append(_add_comment(text, comments.get(entry.name, "")))
+            if comment := comments.get(entry.name, ""):
+                fits = len(text) + len(comment) < LONGEST_LINE
+                text = f"{text}  # {comment}" if fits else f"# {comment}\n{text}"
+            lines.append(text)
     return "\n".join([*lines, *tables])
 
 
@@ -219,12 +222,6 @@ def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_format_value, value)) + "]"
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-
-
-def _add_comment(text: str, comment: str) -> str:
-    if not comment:
-        return text
-    return f"{text}  # {comment}" if len(text) + len(comment) < LONGEST_LINE else f"# {comment}\n{text}"
 
 
 def _read_comments(options: type) -> dict[str, str]:

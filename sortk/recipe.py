@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from sortk.corpora.registry import PrepareOptions
-from sortk.formats.files import check_file_name, quote, read_lines
+from sortk.formats.files import check_file_name, quote
+from sortk.formats.objects import read_toml
 from sortk.formats.sst import SstOptions
 from sortk.options import describe_unknown, list_known, read_options
 from sortk.prepare.clean import CleanOptions
@@ -38,7 +39,7 @@ from sortk.scoring.tune import TuneOptions
 from sortk.slurm.options import ClusterOptions
 from sortk.training.options import TrainAsrOptions, TrainDiarOptions
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 NO_STAGES = ("name", "summary", "seed", "asr", "tables", "cluster")  # all other keys of a recipe are tables of stages
 
@@ -96,7 +97,7 @@ def load_shareable(name_or_path: str, overrides: Sequence[str], variant: str) ->
     return shareable
 
 
-def _build_recipe(path: Path, content: Table, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
+def _build_recipe(path: Path, content: TomlTable, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
     table = merge_tables({"cluster": read_cluster_defaults()}, content)
     variants = table.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(variant, dict) for variant in variants.values()):
@@ -146,23 +147,12 @@ def _shipped_folders() -> list[Path]:
     return [package / "recipes", package.parent / "recipes"]
 
 
-def read_toml(path: Path) -> Table:
-    """Return the content of a TOML file."""
-    text = "\n".join(line for _, line in read_lines(path))
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError(f"{path}: not valid TOML: nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not TOML, or an integer of thousands of digits
-        raise ValueError(f"{path}: not valid TOML: {error}") from None
-
-
-def read_cluster_defaults() -> Table:
-    """Return the [cluster] table that the user's own file holds; it is empty if there is no such file.
+def read_cluster_defaults() -> TomlTable:
+    """Return the [cluster] table of the user's own file; it is empty without such a file.
 
     A recipe's own [cluster] table and --set go on top of it. Where jobs run changes no result.
     """
-    home = os.environ.get("HOME") or os.devnull  # in which there is no file
+    home = os.environ.get("HOME") or os.devnull  # which holds no files
     path = Path(os.environ.get("XDG_CONFIG_HOME") or Path(home, ".config"), "sortk", "cluster.toml")
     if not path.is_file():
         return {}
@@ -171,14 +161,14 @@ def read_cluster_defaults() -> Table:
     return table
 
 
-def read_settings(path: Path, name: str) -> Table:
+def read_settings(path: Path, name: str) -> TomlTable:
     """Return the table `name` of a recipe, or the content of a file that holds only that table."""
     content = read_toml(path)
-    table: Table = content.get(name, content)
+    table: TomlTable = content.get(name, content)
     return table
 
 
-def parse_override(text: str) -> Table:
+def parse_override(text: str) -> TomlTable:
     """Return the table of an override; a value that is not TOML is a string.
 
     'simulate.hours.train=2' -> {'simulate': {'hours': {'train': 2}}}
@@ -193,10 +183,10 @@ def parse_override(text: str) -> Table:
         parsed = value.strip()
     for name in reversed(names):
         parsed = {name: parsed}
-    return typing.cast(Table, parsed)
+    return typing.cast(TomlTable, parsed)
 
 
-def merge_tables(base: Table, overrides: Mapping[str, Any], where: str = "") -> Table:
+def merge_tables(base: TomlTable, overrides: Mapping[str, Any], where: str = "") -> TomlTable:
     """Return `base` with `overrides` on top, table by table; in a list of tables, a table of numbers names its items.
 
     `where` the overrides come from, for errors.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sortk.formats.files import own_path, plural, quote
 from sortk.run.folders import find_commit, settings_of, write_json
-from sortk.run.stage import Flag, Input, Stage, Task
+from sortk.run.stage import Flag, Input, Stage, StageTask
 
 if TYPE_CHECKING:
     from sortk.formats.sst import SstOptions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sortk.report.experiment import ExperimentFolders
     from sortk.run.experiment import Experiment
     from sortk.scoring.intervals import DerOptions
-    from sortk.scoring.results import Coverage, DerResult, WerResult
+    from sortk.scoring.results import DerResult, WerResult
     from sortk.scoring.tune import Term
     from sortk.training.data import TrainingData
 
@@ -56,10 +56,10 @@ LANGUAGE = (
 )
 
 
-def declare(**declaration: Any) -> Callable[[Callable[[Task], str | None]], Stage]:
+def declare(**declaration: Any) -> Callable[[Callable[[StageTask], str | None]], Stage]:
     """Make the decorated function the next of STAGES; it gives the stage its name."""
 
-    def add(run: Callable[[Task], str | None]) -> Stage:
+    def add(run: Callable[[StageTask], str | None]) -> Stage:
         stage = Stage(number=len(STAGES), name=run.__name__.replace("_", "-"), run=run, **declaration)
         STAGES.append(stage)
         return stage
@@ -86,7 +86,7 @@ def given_paths(*settings: str) -> list[Path]:
     files=lambda settings: settings.prepare.own_files,
     revision=1,
 )
-def prepare(task: Task) -> None:
+def prepare(task: StageTask) -> None:
     """Turn a corpus into sources.jsonl or sessions.
 
     sources.jsonl lists single-speaker utterances; sessions are recordings with several speakers, in manifests.
@@ -116,7 +116,7 @@ def _check_simulate(given: Collection[str]) -> str:
     return "" if {"--sources", "--hours"} <= set(given) else missing
 
 
-def _draw_sessions(task: Task) -> None:
+def _draw_sessions(task: StageTask) -> None:
     from sortk.formats.timeline import draw_sessions
 
     if task.flags["plot"]:
@@ -157,7 +157,7 @@ def _draw_sessions(task: Task) -> None:
     check=_check_simulate,
     finish=_draw_sessions,
 )
-def simulate(task: Task) -> None:
+def simulate(task: StageTask) -> None:
     """Make conversations out of single-speaker speech.
 
     Writes manifest.jsonl, audio/, rttm/, seglst/ and ctm/ (words), and plan/ (how each session was made).
@@ -226,7 +226,7 @@ def simulate(task: Task) -> None:
     check=lambda given: "give --diarizer or --probs, not both" if {"--diarizer", "--probs"} <= set(given) else "",
     revision=1,
 )
-def clean(task: Task) -> None:
+def clean(task: StageTask) -> None:
     """Refine annotations, cut windows and samples.
 
     Drops what would harm a model. Writes diar/ (windows of at most 90 s), asr/ (samples of 10-20 s to learn from),
@@ -274,7 +274,7 @@ def clean(task: Task) -> None:
     marker=".done.json",  # all other .json files are transcripts
     wanted=lambda settings: settings.asr,
 )
-def timestamps(task: Task) -> None:
+def timestamps(task: StageTask) -> None:
     """Estimate word times from the times of segments.
 
     Writes OUT/<session>.json, one entry per word.
@@ -323,7 +323,7 @@ def timestamps(task: Task) -> None:
     writes_file=True,
     wanted=lambda settings: settings.asr,
 )
-def sst(task: Task) -> None:
+def sst(task: StageTask) -> None:
     """Build sorted serialized transcripts.
 
     Writes lines {"session_id", "text"}; `<spk0>` is who speaks first. With --manifest, the lines of that manifest with
@@ -395,7 +395,7 @@ def _serialize_manifest(
     model=lambda settings: settings.train_diar.init,
     trains=True,
 )
-def train_diar(task: Task) -> None:
+def train_diar(task: StageTask) -> None:
     """Train a diarizer.
 
     Writes model/ (config.json, model.safetensors) and checkpoints/; the same command continues after a stop.
@@ -416,7 +416,7 @@ def train_diar(task: Task) -> None:
     train_diarizer(_read_training_data(task), options, task.seed, task.out, initial)
 
 
-def _read_training_data(task: Task) -> TrainingData:
+def _read_training_data(task: StageTask) -> TrainingData:
     """Read the manifests, and the voices for conversations on the fly: in a recipe those of stage 1, else those of
     sources.jsonl, whose speech is found here. In a recipe, train.jsonl may be missing (`hours.train = 0`)."""
     from sortk.formats import manifest, sources
@@ -474,7 +474,7 @@ def _read_training_data(task: Task) -> TrainingData:
     trains=True,
     wanted=lambda settings: settings.asr,
 )
-def train_asr(task: Task) -> None:
+def train_asr(task: StageTask) -> None:
     """Train a multi-speaker ASR with speaker supervision.
 
     Writes model/ (config.json, model.safetensors, tokenizer.model) and checkpoints/; the same command continues after a
@@ -519,7 +519,7 @@ def train_asr(task: Task) -> None:
     check=lambda given: "" if ("--model" in given) != ("--probs" in given) else "give either --model or --probs",
     writes_file=True,
 )
-def tune(task: Task) -> None:
+def tune(task: StageTask) -> None:
     """Find the postprocessing with the lowest DER.
 
     The DER is that of a development set. Writes OUT and, of the same name, a .json with the history of the search. The
@@ -566,7 +566,7 @@ def tune(task: Task) -> None:
     log.info("tuned            DER %6.2f %%, %s", 100 * tuned.der_after, plural(len(tuned.history), "trial"))
 
 
-def _find_objective(task: Task) -> tuple[Term, ...]:
+def _find_objective(task: StageTask) -> tuple[Term, ...]:
     """Return what stage 7 minimises: what the recipe says, or else the DER that stage 8 reports."""
     from sortk.scoring.tune import Term
 
@@ -587,7 +587,7 @@ def _find_objective(task: Task) -> tuple[Term, ...]:
         Input("postprocess", "tune", "postprocess.toml"),
     ),
 )
-def score(task: Task) -> str:
+def score(task: StageTask) -> str:
     """Score both models on the test sets, in a recipe.
 
     Writes hypotheses in hyp/, scores.json, RESULTS.md and report.html. The commands `sortk score der`, `sortk score
@@ -596,9 +596,11 @@ def score(task: Task) -> str:
     from sortk.formats.files import atomic_text
     from sortk.formats.postprocess import Postprocess, read_postprocess
     from sortk.inference.pools import PooledDiarizer
+    from sortk.report.curves import read_json
+    from sortk.report.experiment import find_folders
     from sortk.scoring.evaluate import choose_sessions, evaluate_diarizer
     from sortk.scoring.intervals import DerOptions
-    from sortk.scoring.results import Results, as_json, format_results, format_summary
+    from sortk.scoring.results import Coverage, Results, as_json, format_results, format_summary
 
     recipe, options = task.settings, task.settings.score
     sets = choose_sessions(read_sets(task), options.sets)
@@ -616,17 +618,23 @@ def score(task: Task) -> str:
     wer = _score_asr(task) if "asr" in task.inputs else []
     tables = ("train_diar", "train_asr", "tune", "score") if recipe.asr else ("train_diar", "tune", "score")
     settings = {"seed": recipe.seed} | {table: settings_of(getattr(recipe, table)) for table in tables}
-    coverage = _read_coverage(task) if wer else []
+    coverage = []
+    if wer:
+        cleaned, serialized = (read_json(task.inputs[name] / "summary.json") for name in ("cleaned", "serialized"))
+        coverage = [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in options.sets]
     results = Results(recipe.name, find_commit(), time.strftime("%Y-%m-%d"), settings, der, wer, coverage, initial)
     write_json(task.out / "scores.json", as_json(results))
     with atomic_text(task.out / "RESULTS.md") as file:
         file.write(format_results(results))
-    _write_scored_report(task)
+    # The page also shows stages that this one does not read, if they are there: no score depends on them.
+    roots = dict.fromkeys([task.out.parent, *(folder.parent for folder in task.folders.values())])
+    known = {**task.folders, "score": task.out}
+    write_report(find_folders(list(roots), folder_names(), known), task.out / "report.html")
     out = task.out.with_name(task.out.name.removesuffix(".partial"))
     return f"\n{format_summary(results)}\n\nmore: {out / 'RESULTS.md'}\npage: {out / 'report.html'}\n"
 
 
-def _score_initial(task: Task, sets: Mapping[str, Sequence[Session]], options: DerOptions) -> list[DerResult]:
+def _score_initial(task: StageTask, sets: Mapping[str, Sequence[Session]], options: DerOptions) -> list[DerResult]:
     """Score the diarizer that training started from, so that the results show what training changed."""
     from sortk.formats.postprocess import Postprocess
     from sortk.inference.load import read_kind
@@ -652,7 +660,7 @@ def _score_initial(task: Task, sets: Mapping[str, Sequence[Session]], options: D
     ]
 
 
-def _score_asr(task: Task) -> list[WerResult]:
+def _score_asr(task: StageTask) -> list[WerResult]:
     from sortk.formats import manifest
     from sortk.formats.model_folder import load_config, read_sst_level
     from sortk.inference.pools import PooledTranscriber
@@ -679,23 +687,6 @@ def _score_asr(task: Task) -> list[WerResult]:
             task.out / "hyp" / name / "words",
         )
     ]
-
-
-def _read_coverage(task: Task) -> list[Coverage]:
-    from sortk.report.curves import read_json
-    from sortk.scoring.results import Coverage
-
-    cleaned, serialized = (read_json(task.inputs[name] / "summary.json") for name in ("cleaned", "serialized"))
-    return [Coverage.of(name, cleaned[name], serialized[f"scored/{name}"]) for name in task.settings.score.sets]
-
-
-def _write_scored_report(task: Task) -> None:
-    """Write the page. It also shows stages that this one does not read, if they are there: no score depends on them."""
-    from sortk.report.experiment import find_folders
-
-    roots = dict.fromkeys([task.out.parent, *(folder.parent for folder in task.folders.values())])
-    known = {**task.folders, "score": task.out}
-    write_report(find_folders(list(roots), folder_names(), known), task.out / "report.html")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -749,7 +740,7 @@ def folder_names() -> dict[str, str]:
     return {stage.name: stage.folder_name for stage in STAGES}
 
 
-def read_sets(task: Task) -> dict[str, list[Session]]:
+def read_sets(task: StageTask) -> dict[str, list[Session]]:
     """Read the sessions that stages 0 and 1 have made for a recipe."""
     return sets_of(task.inputs["prepared"], task.inputs["simulated"])
 

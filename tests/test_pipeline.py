@@ -14,14 +14,14 @@ from sortk.recipe import Recipe
 from sortk.run.experiment import Experiment
 from sortk.run.folders import settings_of
 from sortk.run.locks import hold_for_reading
-from sortk.run.stage import Input, Stage, Task
+from sortk.run.stage import Input, Stage, StageTask
 
 
-def copy_seconds(task: Task) -> None:
+def copy_seconds(task: StageTask) -> None:
     (task.out / "seconds.txt").write_text(str(task.settings.simulate.seconds), encoding="utf-8")
 
 
-def copy_input(task: Task) -> None:
+def copy_input(task: StageTask) -> None:
     text = (task.inputs["first"] / "seconds.txt").read_text(encoding="utf-8")
     (task.out / "copy.txt").write_text(text, encoding="utf-8")
 
@@ -140,7 +140,7 @@ def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     first.run(STAGES[0], map)
     other = Experiment(STAGES, make_recipe(seconds=30.0), tmp_path)
 
-    def read_slowly(task: Task) -> None:
+    def read_slowly(task: StageTask) -> None:
         with pytest.raises(ValueError, match="stage 0 .* is being read by one"):
             other.run(STAGES[0], map, force=True)
         copy_input(task)
@@ -151,7 +151,7 @@ def test_an_input_cannot_be_replaced_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_stage_whose_input_vanishes_is_not_done(tmp_path: Path) -> None:
-    def lose_input(task: Task) -> None:
+    def lose_input(task: StageTask) -> None:
         copy_input(task)
         task.inputs["first"].rename(tmp_path / "away")
 
@@ -190,7 +190,7 @@ def test_a_stage_holds_what_its_inputs_name(tmp_path: Path) -> None:
         Experiment((*STAGES, first_only), recipe, tmp_path).identity(first_only)
     )  # its key is in that of the second
 
-    def replace_first(task: Task) -> None:
+    def replace_first(task: StageTask) -> None:
         with pytest.raises(ValueError, match="stage 0 .* is being read by one"):
             Experiment(STAGES, recipe, tmp_path).run(first, map, force=True)
 
@@ -207,7 +207,7 @@ def test_stages_that_read_samples_hold_what_these_name() -> None:
 
 
 def test_what_a_stage_returns_is_shown_once(tmp_path: Path) -> None:
-    def report(task: Task) -> str:
+    def report(task: StageTask) -> str:
         copy_seconds(task)
         return "90 seconds"
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from sortk import cli
 from sortk.recipe import load_recipe
 from sortk.run.folders import Folder
+from sortk.slurm.arrays import Call, cut_missing
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, write_script
 from sortk.slurm.options import ClusterOptions, JobOptions
 from sortk.slurm.queue import read_queue
-from sortk.slurm.shards import Call, cut_missing
 
 
 @given(st.sets(st.integers(0, 50)), st.integers(0, 50), st.integers(1, 20))

@@ -24,7 +24,6 @@ SOURCES = sorted((ROOT / "sortk").rglob("*.py"))
 OWN_PICKLES = {
     "sortk/run/workers.py",
     "sortk/slurm/arrays.py",
-    "sortk/slurm/shards.py",
 }  # of its own jobs
 
 FORBIDDEN = {"os.system", "os.popen", "eval", "exec", "subprocess.getoutput", "subprocess.getstatusoutput"}

@@ -29,9 +29,9 @@ from sortk.report.curves import read_simulation
 from sortk.run.experiment import Experiment
 from sortk.run.folders import Folder, settings_of
 from sortk.run.tables import place_results
+from sortk.slurm.arrays import Call, Shard, pack
 from sortk.slurm.jobs import StageJob, submit_stages, write_script
 from sortk.slurm.options import JobOptions
-from sortk.slurm.shards import Call, Shard, pack
 from sortk.stages import STAGES
 
 

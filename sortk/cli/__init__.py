@@ -12,14 +12,12 @@ import click
 # has set is kept.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from sortk.cli.doctor import completion, doctor, print_version
-from sortk.cli.files import convert, validate
 from sortk.cli.group import SortkGroup
 from sortk.cli.models import diarize, export_onnx, import_nemo, list_models, transcribe
 from sortk.cli.recipes import config, recipes, run, stage, status, tables
-from sortk.cli.reports import report
-from sortk.cli.scores import score
+from sortk.cli.scores import report, score
 from sortk.cli.stages import StageCommand
+from sortk.cli.tools import completion, convert, doctor, print_version, validate
 from sortk.stages import STAGES
 
 

@@ -98,7 +98,7 @@ RECIPE = with_options(
     click.option(
         "--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a setting (repeatable)."
     ),
-    click.option("--variant", metavar="NAME", help="A variant of the recipe, or several: debug+pil."),
+    click.option("--variant", metavar="NAME", default="", help="A variant of the recipe, or several: debug+pil."),
 )
 RUN = with_options(RECIPE, JOBS, FORCE, click.option("--dry-run", is_flag=True, help="Show what would run, and why."))
 

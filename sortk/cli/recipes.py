@@ -19,7 +19,7 @@ from sortk.stages import STAGES, find_stage, list_stages, open_experiment
 
 if TYPE_CHECKING:
     from sortk.run.experiment import Experiment
-    from sortk.run.folders import Folder, Status
+    from sortk.run.folders import Folder
     from sortk.run.stage import Stage
 
 
@@ -30,7 +30,7 @@ class _Chosen:
     recipe: str
     exp: Path | None
     overrides: Sequence[str]
-    variant: str | None
+    variant: str
     nj: int
     cluster: str
     force: bool
@@ -39,9 +39,6 @@ class _Chosen:
     @property
     def submits(self) -> bool:
         return self.cluster == "slurm" and not self.dry_run
-
-    def open_experiment(self) -> Experiment:
-        return _open_experiment(self.recipe, self.exp, self.overrides, self.variant)
 
     def arguments(self, stage: Stage, experiment: Experiment, force: bool) -> list[str]:
         """Return the arguments with which another process runs a stage of a variant."""
@@ -146,9 +143,9 @@ def tables(out: Path | None, finished: bool, **common: Any) -> None:
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
     if not chosen.dry_run:
-        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or ""):
+        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant):
             run_all(experiment)
-    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant or "")
+    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant)
     if chosen.dry_run:
         for experiment in plan.experiments:
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
@@ -158,14 +155,14 @@ def tables(out: Path | None, finished: bool, **common: Any) -> None:
         plan = keep_finished(plan)
     elif not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
-    written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant or ""), run_all)
+    written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant), run_all)
     click.echo(written, nl=False)
 
 
 @click.command()
 @RECIPE
 @with_verbosity
-def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
+def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str) -> None:
     """Show the status of each stage of a recipe.
 
     A line for each stage says whether it is done, stale (and why), partial or missing, how long it took, how large it
@@ -173,37 +170,29 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
 
     Example: sortk status --recipe mini
     """
+    from sortk.progress import format_clock
     from sortk.slurm.jobs import describe_jobs
     from sortk.slurm.queue import find_jobs, glance_at_queue
 
-    experiment, queue = _open_experiment(recipe, exp, overrides, variant), glance_at_queue()
+    experiment, queue = open_experiment(recipe, exp, overrides, variant), glance_at_queue()
     for stage in experiment.stages:
         found, folder = experiment.status(stage), experiment.folder(stage)
         why = f"running: {found.holder}" if found.holder else found.why
         if jobs := find_jobs(queue, [folder]):
             why = f"{why}; jobs: {describe_jobs(jobs, folder)}".removeprefix("; ")
-        click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
+        size = ""
+        if found.seconds is not None and found.n_bytes is not None:
+            spent = f"{found.seconds:.1f} s" if found.seconds < 60 else format_clock(found.seconds)
+            size = f"{spent:>9} {found.n_bytes / 1e6:8.1f} MB"
+        click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {size:<20}  {why}".rstrip())
     others = sorted(path.name.removeprefix("variant-") for path in experiment.root.glob("variant-*"))
     if others and not variant:
         click.echo(f"variants in {experiment.root}: {', '.join(others)}; show one with --variant", err=True)
 
 
-def _time_and_size(status: Status) -> str:
-    from sortk.progress import format_clock
-
-    if status.seconds is None or status.n_bytes is None:
-        return ""
-    spent = f"{status.seconds:.1f} s" if status.seconds < 60 else format_clock(status.seconds)
-    return f"{spent:>9} {status.n_bytes / 1e6:8.1f} MB"
-
-
-def _open_experiment(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> Experiment:
-    return open_experiment(recipe, exp, overrides, variant or "")
-
-
 def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[Stage]]:
     """Return the experiment, and its stages of these numbers."""
-    experiment = chosen.open_experiment()
+    experiment = open_experiment(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant)
     stages = [stage for stage in experiment.stages if stage.number in numbers]
     if not stages:
         why = "" if experiment.recipe.asr else ", because of asr = false"
@@ -233,7 +222,7 @@ def _run_stages(
 
 
 def _run_side_by_side(chosen: _Chosen, experiments: Sequence[Experiment]) -> None:
-    """What all variants train on first, with all processes; then one stage a slot. Nothing if there is one slot."""
+    """Make what all variants train on, with all processes, then run one stage a slot; nothing with a single slot."""
     from sortk.run.parallel_stages import find_gpus, find_slots, list_steps, run_side_by_side
 
     slots = find_slots(chosen.nj, find_gpus()) if chosen.nj > 1 else []
@@ -320,7 +309,7 @@ def recipes() -> None:
 @click.command()
 @RECIPE
 @with_verbosity
-def config(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str | None) -> None:
+def config(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str) -> None:
     """Print all settings of a recipe as commented TOML.
 
     They are what the recipe sets, and the defaults of everything else. The output is a recipe itself.

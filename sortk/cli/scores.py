@@ -1,8 +1,10 @@
-"""Stage 8 on files of any system: score der, cpwer, tcpwer, orcwer, wer, compare."""
+"""Stage 8 on files of any system: score der, cpwer, tcpwer, orcwer, wer, compare; and pages of results: report."""
 
 from __future__ import annotations
 
 import logging
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +116,7 @@ def score_der(
 
     Example: sortk score der --ref ref.rttm --hyp hyp.rttm --uem all.uem --collar 0.25 --by-speakers
     """
+    from sortk.scoring.compare import format_systems
     from sortk.scoring.der import as_json, describe_settings, format_report
 
     _check_json(json_path, ref, *hyps, *([uem] if uem else []))
@@ -124,7 +127,7 @@ def score_der(
         logging.getLogger(__name__).info("%s", describe_settings(first))
     elif others:
         click.echo(describe_settings(first) + "\n")
-    click.echo(_format_systems(reports, table_format) if others else format_report(first, table_format, by_speakers))
+    click.echo(format_systems(reports, table_format) if others else format_report(first, table_format, by_speakers))
 
 
 def _read_der(ref: Path, hyps: Sequence[Path], uem: Path | None, given: dict[str, Any]) -> dict[str, DerReport]:
@@ -163,12 +166,6 @@ def _write(json_path: Path | None, reports: dict[str, Any], as_json: Any) -> Non
         [first, *others] = contents.values()
         with atomic_text(json_path) as file:
             file.write(encode({"systems": contents} if others else first) + "\n")
-
-
-def _format_systems(reports: dict[str, Any], table_format: Any) -> str:
-    from sortk.scoring.compare import format_systems
-
-    return format_systems(reports, table_format)
 
 
 SCORE_WORDS = with_options(
@@ -254,6 +251,7 @@ def _score_words(
     table_format: Any,
     **settings: Any,
 ) -> None:
+    from sortk.scoring.compare import format_systems
     from sortk.scoring.wer import as_json, describe_settings, format_report
 
     _check_json(json_path, ref, *hyps)
@@ -262,7 +260,7 @@ def _score_words(
     _write(json_path, reports, as_json)
     if others and table_format != "csv":
         click.echo(describe_settings(first) + "\n")
-    click.echo(_format_systems(reports, table_format) if others else format_report(first, table_format))
+    click.echo(format_systems(reports, table_format) if others else format_report(first, table_format))
 
 
 def _read_words(
@@ -339,3 +337,58 @@ def compare(
     if table_format != "csv":
         click.echo(settings + "\n")
     click.echo(format_comparison(reports, differences, table_format))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pages
+
+
+@click.command()
+@click.option("--exp", type=FILE, help="The experiment's folder, such as exp/mini.")
+@click.option("--ref", type=FILE, help="Instead of an experiment: a reference, as RTTM, STM, CTM or SegLST.")
+@click.option("--hyp", "hyps", type=FILE, multiple=True, help="A system's output for REF; repeat it for each system.")
+@click.option(
+    "--audio", type=FILE, metavar="DIR", help="Recordings with the names of the sessions, for sound in the page."
+)
+@DER_OPTIONS
+@click.option("--out", type=FILE, help="The page to write; of an experiment, by default report.html of stage 8.")
+@with_verbosity
+def report(
+    exp: Path | None,
+    ref: Path | None,
+    hyps: Sequence[Path],
+    audio: Path | None,
+    uem: Path | None,
+    out: Path | None,
+    **given: Any,
+) -> None:
+    """Write an HTML page of an experiment, or of any files.
+
+    The page needs no network. Of an experiment: tables, training curves, tuning, data, and a browser of the scored
+    sessions with sound; stages that have not been run are left out. Of a reference and hypotheses: error rates side by
+    side, and where each system is wrong. Prints the path of the page.
+
+    Example: sortk report --exp exp/mini
+
+    Example: sortk report --ref ref.rttm --hyp a.rttm --hyp b.rttm --audio recordings --out page.html
+    """
+    if exp is not None:
+        if ref or hyps or audio or uem or any(given.values()):
+            raise click.UsageError("--exp goes with --out only: the other options are for --ref and --hyp")
+        from sortk.stages import report_experiment
+
+        click.echo(report_experiment(exp, out))
+        return
+    if ref is None or not hyps or out is None:
+        raise click.UsageError("give --exp, or --ref, --hyp and --out")
+    from sortk.formats.files import atomic_text, check_other_file
+    from sortk.options import read_options
+    from sortk.report.comparison import format_comparison
+    from sortk.scoring.intervals import DerOptions
+
+    check_other_file(out, ref, *hyps, *([uem] if uem else []))
+    options = read_options(DerOptions, given_only(given), "options")
+    page = format_comparison(ref, hyps, uem, audio, options, f"sortk {shlex.join(sys.argv[1:])}")
+    with atomic_text(out) as file:
+        file.write(page)
+    click.echo(out)

@@ -21,12 +21,12 @@ from sortk.cli.options import (
     with_options,
     with_verbosity,
 )
-from sortk.run.stage import Flag, Stage
+from sortk.run.stage import Stage
 
 
 class StageCommand(click.Command):
-    """The command of a stage. Its options are made when they are needed: their types stand on dataclasses whose modules
-    are slow to import."""
+    """The command of a stage. Its options are made when they are needed: their types are those of dataclasses whose
+    modules are slow to import."""
 
     def __init__(self, stage: Stage) -> None:
         text = stage.run.__doc__ or ""
@@ -63,7 +63,15 @@ def _make_options(stage: Stage) -> Iterator[Callable[[Any], Any]]:
             yield click.option(given.flag, given.name, type=kind, required=given.required, help=given.help)
     yield click.option("--out", type=FILE, required=True, help="The file to write.") if stage.writes_file else OUT
     for flag in stage.flags:
-        yield _make_option(flag)
+        if not flag.keys:
+            yield click.option(flag.name, is_flag=flag.is_switch, help=flag.help)
+        elif not flag.name.startswith("-"):
+            yield click.argument(flag.name)
+        else:
+            settings = [f"sortk.recipe:Recipe.{key}" for key in flag.keys]
+            given_as = find_setting(settings[0]).click_type if len(settings) == 1 else NumberRange()
+            about = {"type": given_as, "metavar": flag.metavar or None, "help": flag.help}
+            yield click.option(flag.name, cls=SettingOption, settings=settings, **about)
     if stage.trains:
         yield click.option("--config", type=FILE, help=f"Settings: a recipe.toml, or only its table {stage.table}.")
     yield SETTINGS
@@ -71,18 +79,6 @@ def _make_options(stage: Stage) -> Iterator[Callable[[Any], Any]]:
         yield JOBS
     if not stage.writes_file:
         yield FORCE
-
-
-def _make_option(flag: Flag) -> Callable[[Any], Any]:
-    if not flag.keys:
-        return click.option(flag.name, is_flag=flag.is_switch, help=flag.help)
-    if not flag.name.startswith("-"):
-        return click.argument(flag.name)
-    settings = [f"sortk.recipe:Recipe.{key}" for key in flag.keys]
-    given_as = find_setting(settings[0]).click_type if len(settings) == 1 else NumberRange()
-    return click.option(
-        flag.name, cls=SettingOption, settings=settings, type=given_as, metavar=flag.metavar or None, help=flag.help
-    )
 
 
 class NumberRange(click.ParamType):  # type: ignore[type-arg]  # that of click 8.2 is not generic

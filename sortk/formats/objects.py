@@ -1,8 +1,9 @@
-"""What the JSON formats share: strict decoding, and typed fields whose errors name the key and the value."""
+"""What the formats in JSON and TOML share: strict decoding, and typed fields whose errors name key and value."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from sortk.formats.files import (
     is_token,
     parse_seconds,
     quote,
+    read_lines,
     resolve_path,
 )
 
@@ -46,6 +48,17 @@ def read_own(path: Path, parse: Callable[[Any], Value]) -> Value:
         return parse(decode(path.read_text(encoding="utf-8"), path, None))
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
         raise FormatError(path, None, "is damaged; remove it and run the same command again") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FormatError(path, None, "not valid TOML: nested too deeply") from None
+    except ValueError as error:  # not TOML, or an integer of thousands of digits
+        raise FormatError(path, None, f"not valid TOML: {error}") from None
 
 
 def encode(value: Any) -> str:

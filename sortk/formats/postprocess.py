@@ -13,13 +13,13 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
 
-from sortk.formats.files import FormatError, atomic_text, quote, read_lines
+from sortk.formats.files import FormatError, atomic_text, quote
+from sortk.formats.objects import read_toml
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,7 @@ PRESETS = {
 
 def read_postprocess(path: Path) -> Postprocess:
     """Return the parameters; what is not in the file keeps its default, and the table `notes` is for people."""
-    try:
-        table = tomllib.loads("\n".join(line for _, line in read_lines(path)))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
-    except RecursionError:
-        raise FormatError(path, None, "not valid TOML: nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not TOML, or an integer of thousands of digits
-        raise FormatError(path, None, f"not valid TOML: {error}") from None
+    table = read_toml(path)
     table.pop("notes", None)
     known = [field.name for field in fields(Postprocess)]
     for name, value in table.items():

@@ -33,9 +33,10 @@ def content_key(path: Path) -> str:
     """Return the key of a file or folder; `MISSING` if there is none."""
     with _Cache() as cache:
         if path.is_dir():
-            own = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
+            names = {file: file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()}
+            own = [file for file, name in names.items() if not any(part.startswith(".") for part in name.parts)]
             named = sorted({file for listed in own for file in named_files(listed)} - set(own))
-            return _join([f"{file.relative_to(path)} {cache.key(file)}" for file in own] + list(map(cache.key, named)))
+            return _join([f"{names[file]} {cache.key(file)}" for file in own] + list(map(cache.key, named)))
         named = named_files(path)
         return _join(map(cache.key, [path, *named])) if named else cache.key(path)
 
@@ -51,10 +52,6 @@ def input_keys(inputs: Mapping[str, Path | None]) -> dict[str, str]:
             keys |= {f"files that {name} names": _join(map(cache.key, named))} if named else {}
             keys[name] = cache.key(path) if named else content_key(path)
     return keys
-
-
-def _is_hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _join(parts: Iterable[str]) -> str:

@@ -62,18 +62,14 @@ def examine(folder: Path, corpora_dir: str) -> list[Finding]:
 
 def describe_versions() -> str:
     """Return what `sortk --version` prints, without importing torch, which would take seconds."""
+    versions = f"{__version__}, Python {platform.python_version()}"
     torch = _installed_version("torch")
-    cuda = f", CUDA {_cuda_of_torch() or 'none'}" if torch else ""
-    return f"{__version__}, Python {platform.python_version()}, torch {torch or 'missing'}{cuda}"
-
-
-def _cuda_of_torch() -> str | None:
-    """Return the CUDA version that torch was built for: torch.version.cuda, read and not imported."""
-    path = Path(str(metadata.distribution("torch").locate_file("torch/version.py")))
-    if not path.is_file():
-        return None
-    found = re.search(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found and found[1]
+    if torch is None:
+        return f"{versions}, torch missing"
+    path, cuda = Path(str(metadata.distribution("torch").locate_file("torch/version.py"))), None
+    if path.is_file():  # torch.version.cuda, what it was built for
+        cuda = re.search(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"{versions}, torch {torch}, CUDA {cuda[1] if cuda else 'none'}"
 
 
 def examine_packages() -> Iterator[Finding]:
@@ -90,17 +86,16 @@ def examine_packages() -> Iterator[Finding]:
     advice = f"{'; '.join(faults)}: run make setup, or pip install . in the checkout" if faults else ""
     yield Finding("packages", versions, advice)
     extras = sorted(set(metadata.metadata("sortk").get_all("Provides-Extra") or ()) - set(DEVELOPER_EXTRAS))
-    yield Finding("extras", "; ".join(f"{extra}: {_describe_extra(requirements, extra)}" for extra in extras))
+    found = []
+    for extra in extras:
+        own = [each for each in requirements if _applies(each, extra) and each not in needed and each.name != "sortk"]
+        missing = [fault for each in own if (fault := _find_fault(each))]
+        found.append(f"{extra}: {', '.join(missing) or 'installed'}")
+    yield Finding("extras", "; ".join(found))
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-
-
-def _describe_extra(requirements: list[Requirement], extra: str) -> str:
-    """Return "installed", or what is missing of the packages that only this extra needs."""
-    own = [each for each in requirements if _applies(each, extra) and not _applies(each, "") and each.name != "sortk"]
-    return ", ".join(fault for each in own if (fault := _find_fault(each))) or "installed"
 
 
 def _find_fault(requirement: Requirement) -> str:

@@ -24,10 +24,10 @@ from sortk.run.folders import (
     settings_of,
 )
 from sortk.run.locks import clear_left, hold_for_reading
-from sortk.run.stage import Stage, Task
+from sortk.run.stage import Stage, StageTask
 from sortk.run.workers import build_together, is_distributed
 from sortk.slurm.jobs import StageJob, describe_jobs, find_reason, submit_stages, write_script
-from sortk.slurm.queue import Queue, find_jobs, read_queue_patiently
+from sortk.slurm.queue import find_jobs, read_queue_patiently
 
 
 class Experiment:
@@ -62,20 +62,19 @@ class Experiment:
     def identity(self, stage: Stage) -> Identity:
         """Return what the stage's folder should be made from, by the recipe as it is now."""
         if stage.name not in self._identities:
-            self._identities[stage.name] = self._make_identity(stage)
+            tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
+            hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
+            if model := stage.model(self.recipe):
+                hashes |= {f"content of {Path(model)}": self._hash(find_local(model) or Path(model))}
+            keyed = {given.stage for given in stage.inputs if given.is_key}
+            needed = [needed for needed in self.inputs(stage) if needed.name in keyed]
+            revision = {"revision": stage.revision} if stage.revision else {}
+            self._identities[stage.name] = Identity(
+                stage.title,
+                {"seed": self.recipe.seed} | revision | tables | hashes,
+                {other.folder_name: self.identity(other).key for other in needed},
+            )
         return self._identities[stage.name]
-
-    def _make_identity(self, stage: Stage) -> Identity:
-        tables = {table: settings_of(getattr(self.recipe, table)) for table in stage.tables}
-        hashes = {f"content of {path}": self._hash(path) for path in stage.files(self.recipe)}
-        if model := stage.model(self.recipe):
-            hashes |= {f"content of {Path(model)}": self._hash(find_local(model) or Path(model))}
-        keyed = {given.stage for given in stage.inputs if given.is_key}
-        inputs = {
-            needed.folder_name: self.identity(needed).key for needed in self.inputs(stage) if needed.name in keyed
-        }
-        revision = {"revision": stage.revision} if stage.revision else {}
-        return Identity(stage.title, {"seed": self.recipe.seed} | revision | tables | hashes, inputs)
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:
@@ -173,7 +172,7 @@ class Experiment:
         inputs = {given.name: finals[given.stage] / given.path for given in stage.inputs if given.stage in finals}
 
         def work(out: Path) -> None:
-            text = stage.run(Task(self.recipe, inputs, out, run_jobs, finals))
+            text = stage.run(StageTask(self.recipe, inputs, out, run_jobs, finals))
             for folder in finals.values():
                 if not folder.is_dir():  # a stage may take what is gone for empty
                     raise FileNotFoundError(f"{folder} vanished while {stage.title} ran; put it back and run it again")
@@ -215,18 +214,17 @@ class Experiment:
     def watch(self, jobs: Mapping[Stage, StageJob]) -> Iterator[list[str]]:
         """Yield the lines of all stages until no job is in the queue; raise ValueError if a stage is not done."""
         while True:
-            queue = read_queue_patiently()
-            yield [self._describe(stage, job.folder, queue) for stage, job in jobs.items()]
+            queue, lines = read_queue_patiently(), []
+            for stage, job in jobs.items():
+                is_done = self.status(stage).state == "done"
+                state = "done" if is_done else describe_jobs(find_jobs(queue, [job.folder]), job.folder)
+                lines.append(f"{stage.title}: {state}")
+            yield lines
             if not find_jobs(queue, [job.folder for job in jobs.values()]):
                 break
         for stage, job in jobs.items():
             if self.status(stage).state != "done":
                 raise ValueError(f"{stage.title} failed: {find_reason(job)} ({job.log})")
-
-    def _describe(self, stage: Stage, folder: Folder, queue: Queue) -> str:
-        if self.status(stage).state == "done":
-            return f"{stage.title}: done"
-        return f"{stage.title}: {describe_jobs(find_jobs(queue, [folder]), folder)}"
 
 
 def run_alone(
@@ -239,7 +237,7 @@ def run_alone(
     force: bool,
 ) -> None:
     """Run a stage on any files, into a file or folder that belongs to no experiment: `sortk simulate`, ..."""
-    task = Task(settings, inputs, out, run_jobs, alone=True, flags=flags)
+    task = StageTask(settings, inputs, out, run_jobs, alone=True, flags=flags)
     if stage.writes_file:
         for given in stage.inputs:
             path = inputs.get(given.name)
@@ -262,7 +260,7 @@ def run_alone(
     stage.finish(task)
 
 
-def _identify_alone(stage: Stage, task: Task) -> Identity:
+def _identify_alone(stage: Stage, task: StageTask) -> Identity:
     """Return what the output of a stage's own command is made from: settings that it has flags for, and its inputs."""
     keys = [key for flag in stage.flags for key in flag.keys]
     settings: dict[str, Any] = {"seed": task.seed} if "seed" in keys else {}

@@ -40,6 +40,8 @@ REMOVING = ".removing.json"
 MARKERS = (".started.json", "done.json", ".done.json", REMOVING)
 """Files that show that sortk has made a folder; all have the content of done.json."""
 
+PACKAGES = ("espeakng-loader", "numpy", "scipy", "soundfile", "torch")  # whose version can change a result
+
 State = Literal["done", "stale", "partial", "missing"]
 
 
@@ -112,16 +114,20 @@ class Identity:
 
     def marker(self) -> dict[str, Any]:
         """The content of done.json."""
+        versions = {"sortk": __version__, "python": platform.python_version()}
+        for name in PACKAGES:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
         return {
             "made_by": self.title,
             "key": self.key,
             "settings": self.settings,
             "inputs": self.inputs,
-            "versions": {"sortk": __version__, "python": platform.python_version()} | _package_versions(),
+            "versions": versions,
         }
 
     def changes_since(self, marker: Mapping[str, Any]) -> list[str]:
-        """Sentences on what differs from the run that wrote `marker`."""
+        """Return sentences on what differs from the run that wrote `marker`."""
         changed = list(_compare("", marker.get("settings", {}), self.settings))
         inputs_then = marker.get("inputs", {})
         changed += [f"its input {name} changed" for name, key in self.inputs.items() if inputs_then.get(name) != key]
@@ -158,7 +164,7 @@ class Status:
 
 
 def inspect_folder(folder: Folder, identity: Identity) -> Status:
-    """done / stale (why) / partial / missing; reads the markers only, so it is quick."""
+    """Return whether the folder is done, stale (and why), partial or missing, by its markers alone."""
     holder = find_writer(folder.lock)
     done, started = _read_marker(folder.done), _read_marker(folder.started)
     if done is not None and done.get("key") == identity.key:
@@ -181,7 +187,7 @@ def _is_amount(value: object) -> bool:
 def build_folder(
     folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False, root: Path | None = None
 ) -> bool:
-    """Fills the folder by `work(partial folder)` as the module's header promises; False if there was nothing to do.
+    """Fill the folder by `work(partial folder)` as the module's header promises; False if there was nothing to do.
 
     `work` may be called on a partial folder of an earlier, killed run with the same key, and then does only what is
     missing there. Files name each other by relative paths inside `root` (the folder itself by default), so that it can
@@ -211,15 +217,24 @@ def build_folder(
             if folder.jobs.exists():
                 shutil.rmtree(folder.jobs)
                 _remove_leftovers(folder)
-            _mark_done(folder, time.monotonic() - began)
-            log.info("%s: done in %.1f s: %s", identity.title, time.monotonic() - began, folder.final)
-        _give_final_name(folder)
+            seconds = time.monotonic() - began
+            n_bytes = sum(path.stat().st_size for path in folder.partial.rglob("*") if path.is_file())
+            usage = {"seconds": round(seconds, 3), "bytes": n_bytes, "host": socket.gethostname()}
+            write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
+            folder.started.replace(folder.partial / folder.done.name)
+            log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
+        # A kill between the two renames is undone by `_undo_interrupted_rename`.
+        if folder.place.exists():
+            _remove(folder.replaced)
+            folder.place.rename(folder.replaced)
+        folder.partial.rename(folder.place)
+        _remove(folder.replaced)
     return True
 
 
 @contextlib.contextmanager
 def _note_failure(folder: Folder) -> Iterator[None]:
-    """A run that failed before it made anything leaves nothing behind; another one a note that it failed."""
+    """Remove the folder of a run that fails before it has made anything; leave a note in that of any other."""
     try:
         yield
     except BaseException as error:
@@ -232,22 +247,8 @@ def _note_failure(folder: Folder) -> Iterator[None]:
 
 
 def say_skipped(title: str, folder: Folder) -> None:
-    """There was nothing to do."""
+    """Log that there was nothing to do."""
     log.info("%s: done already, skipped: %s", title, folder.final)
-
-
-def _mark_done(folder: Folder, seconds: float) -> None:
-    usage = {"seconds": round(seconds, 3), "bytes": _size(folder.partial), "host": socket.gethostname()}
-    write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
-    folder.started.replace(folder.partial / folder.done.name)
-
-
-def _give_final_name(folder: Folder) -> None:
-    if folder.place.exists():
-        _remove(folder.replaced)
-        folder.place.rename(folder.replaced)
-    folder.partial.rename(folder.place)
-    _remove(folder.replaced)
 
 
 def _remove(path: Path) -> None:
@@ -277,7 +278,8 @@ def remove_jobs(folder: Folder) -> None:
 
 
 def _undo_interrupted_rename(folder: Folder) -> None:
-    """A kill between the two renames of `_give_final_name` leaves the new result complete under its partial name."""
+    """Give the final name to a result that is complete under its partial name: a kill came between the two renames at
+    the end of `build_folder`."""
     if (folder.partial / folder.done.name).exists():
         if folder.place.exists() and not folder.replaced.exists():
             folder.place.rename(folder.replaced)
@@ -341,7 +343,7 @@ def _check_plain(folder: Folder) -> None:
 
 
 def _remove_leftovers(folder: Folder) -> None:
-    """Half-written temporary files of a killed run, and the note of a failed one.
+    """Remove half-written temporary files of a killed run, and the note of a failed one.
 
     Jobs of a cluster outlive the run that has submitted them, so while there are any, these files may be theirs.
     """
@@ -427,22 +429,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _package_versions() -> dict[str, str]:
-    """Packages whose version can change a result."""
-    names = ("espeakng-loader", "numpy", "scipy", "soundfile", "torch")
-    found = {}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
 def find_commit() -> str:
-    """The commit of this checkout, marked if files were changed since; of an installed package, its version."""
+    """Return the commit of this checkout, marked if files were changed since; of an installed package, its version."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return f"sortk {__version__}"

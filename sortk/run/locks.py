@@ -1,6 +1,7 @@
 """Who may write a folder, and who reads it: flock on a small file beside it.
 
-The kernel releases a lock when its process ends, however it ends: none can be left behind. The file says who holds it.
+The kernel releases a lock when its process ends, however it ends: no lock can be left behind, only its file, which says
+who held it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PATIENCE_SECONDS = 0.5  # `sortk status` looks at a lock for a moment; a run is 
 
 @contextlib.contextmanager
 def hold_for_writing(path: Path, title: str) -> Iterator[None]:
-    """Alone; ValueError that says who has it if somebody writes or reads."""
+    """Hold the lock alone; ValueError that names the holder if another process writes or reads the folder."""
     with _open_locked(path, title) as file:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
@@ -38,7 +39,7 @@ def hold_for_reading(path: Path, title: str) -> Iterator[None]:
     """Hold the lock together with other readers: no process can replace the folder meanwhile."""
     try:
         file = _open_locked(path, title, shared=True)
-    except OSError:  # a finished folder may lie where this process cannot write
+    except OSError:  # a finished folder may be where this process cannot write
         yield
         return
     with file:
@@ -51,7 +52,7 @@ def hold_for_reading(path: Path, title: str) -> Iterator[None]:
 
 
 def clear_left(path: Path) -> None:
-    """Removes the file that a killed process has left; not if somebody holds it."""
+    """Remove the file that a killed process has left; not if a process holds it."""
     with contextlib.suppress(OSError, ValueError), _open(path, os.O_RDONLY) as file:
         _lock(file)
         if os.path.samestat(os.fstat(file.fileno()), path.lstat()):  # else it is another's by now

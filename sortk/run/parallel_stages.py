@@ -11,8 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -24,7 +23,15 @@ from sortk.run.workers import count_cores
 
 log = logging.getLogger(__name__)
 
-CHILD_MODULE = "sortk.cli.child"  # runs a command that ends with this process; by name, because cli imports run
+CHILD = """
+import sys
+from sortk.run.workers import die_with
+die_with(int(sys.argv[1]))
+from sortk.cli import main
+main(sys.argv[2:], prog_name="sortk")
+"""
+"""The program of a child process: a sortk command that ends with its parent. As text, because cli imports run."""
+
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LOG_LINES = 60.0
 
@@ -94,10 +101,13 @@ def run_side_by_side(
     """
     waiting, running = list(steps), dict[int, _Running]()
     last_line = time.monotonic()
-    with _leave_none(running):
+    try:
         while waiting or running:
             for slot in range(len(slots)):
-                step = None if slot in running else _find_ready(waiting, running)
+                if slot in running:
+                    continue
+                unfinished = {step.folder for step in waiting} | {one.step.folder for one in running.values()}
+                step = next((step for step in waiting if not step.inputs & unfinished), None)
                 if step is not None:
                     waiting.remove(step)
                     running[slot] = _start(step, command(step), slots[slot])
@@ -110,6 +120,12 @@ def run_side_by_side(
                 last_line = time.monotonic()
                 for one in running.values():
                     log.info("%s: %s", one.step.title, one.last_log_line())
+    finally:  # no process stays; a training that is asked to end saves a checkpoint first
+        for one in running.values():
+            one.process.terminate()
+        for one in running.values():
+            one.process.wait()
+            one.messages.close()
 
 
 @dataclass(frozen=True)
@@ -133,17 +149,11 @@ class _Running:
         return lines[-1].split(" ", 3)[-1].removeprefix(f"{self.step.stage.title}: ")  # after date, time and level
 
 
-def _find_ready(waiting: Sequence[Step], running: Mapping[int, _Running]) -> Step | None:
-    """Return the first step whose inputs all exist."""
-    unfinished = {step.folder for step in waiting} | {one.step.folder for one in running.values()}
-    return next((step for step in waiting if not step.inputs & unfinished), None)
-
-
 def _start(step: Step, command: Sequence[str], slot: Environment) -> _Running:
     log.info("%s: running, output in %s", step.title, step.folder)
     messages = TemporaryFile()  # noqa: SIM115 - closed when the process has ended
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", CHILD_MODULE, str(os.getpid()), *command, "--quiet"],
+        [sys.executable, "-P", "-c", CHILD, str(os.getpid()), *command, "--quiet"],
         env={**os.environ, **slot},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -158,16 +168,3 @@ def _finish(one: _Running, n_left: int) -> None:
         if one.process.returncode != 0:
             raise ValueError(f"{one.step.title} failed: {one.last_message()}")
     log.info("%s: done in %.1f s; %d stages to go", one.step.title, time.monotonic() - one.began, n_left)
-
-
-@contextmanager
-def _leave_none(running: Mapping[int, _Running]) -> Iterator[None]:
-    """Leave no process running, whatever happens; a training that is asked to end saves a checkpoint first."""
-    try:
-        yield
-    finally:
-        for one in running.values():
-            one.process.terminate()
-        for one in running.values():
-            one.process.wait()
-            one.messages.close()

@@ -51,7 +51,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Task:
+class StageTask:
     """All that a stage's function is given."""
 
     settings: Recipe  # those of the stage's tables count
@@ -77,7 +77,7 @@ class Stage:
     name: str
     tables: tuple[str, ...]  # of the recipe; the first one is its own
     inputs: tuple[Input, ...]
-    run: Callable[[Task], str | None]
+    run: Callable[[StageTask], str | None]
     """Writes the output; returns what the command line prints, if anything. Its docstring is the command's help."""
     flags: tuple[Flag, ...] = ()
     """Of its own command, beside those of the inputs and --set."""
@@ -87,7 +87,7 @@ class Stage:
     """Likewise a model, by its path or its name (`formats/hub.py`); empty if there is none."""
     check: Callable[[Collection[str]], str] = lambda given: ""
     """Returns a sentence if the flags that were given to its own command do not go together."""
-    finish: Callable[[Task], None] = lambda task: None
+    finish: Callable[[StageTask], None] = lambda task: None
     """What its own command does when the output is there."""
     writes_file: bool = False
     """Its own command writes a file, not a folder with a marker."""

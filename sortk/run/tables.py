@@ -1,7 +1,6 @@
 """`sortk tables`: runs what is missing of the variants in a recipe's [tables], and writes RESULTS.md.
 
-It is made of stages, so it can be stopped and resumed, and variants share all stages that they have in
-common.
+It is made of stages, so it can be stopped and resumed, and variants share all stages that they have in common.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablesPlan:
     """All rows of a recipe that can be measured here, and why others cannot."""
 
     recipe: str
@@ -67,7 +66,7 @@ def list_first(recipe: str, exp: Path | None, overrides: Sequence[str], variant:
     return [open_experiment(recipe, exp, overrides, "+".join(filter(None, (variant, name)))) for name in first]
 
 
-def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> Plan:
+def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> TablesPlan:
     """Return the rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
@@ -95,10 +94,10 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
         raise ValueError(f"{find_recipe(recipe)}: names no rows of the paper's tables: [tables.table1], ...")
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
-    return Plan(base.name, rows, notes, overrides, base.tables.about)
+    return TablesPlan(base.name, rows, notes, overrides, base.tables.about)
 
 
-def keep_finished(plan: Plan) -> Plan:
+def keep_finished(plan: TablesPlan) -> TablesPlan:
     """Return the plan with the rows that are scored already, and a note about each other one."""
     score = find_stage("score")
     rows, notes = [], [*plan.notes]
@@ -112,7 +111,7 @@ def keep_finished(plan: Plan) -> Plan:
     return replace(plan, rows=rows, notes=notes)
 
 
-def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -> str:
+def write_tables(plan: TablesPlan, out: Path, run_all: Callable[[Experiment], None]) -> str:
     """Run all variants by `run_all`, which leaves them scored, and write the tables; return their text."""
     for note in plan.notes:
         log.warning("left out: %s", note)
@@ -133,7 +132,7 @@ def write_tables(plan: Plan, out: Path, run_all: Callable[[Experiment], None]) -
     return text
 
 
-def _measure(row: Row, plan: Plan) -> Measured:
+def _measure(row: Row, plan: TablesPlan) -> Measured:
     experiment, recipe = row.experiment, row.experiment.recipe
     if row.files is not None:
         return Measured(row.name, row.variant, _score_files(row, row.files), is_from_files=True)
@@ -151,7 +150,7 @@ def _measure(row: Row, plan: Plan) -> Measured:
     )
 
 
-def describe_command(plan: Plan, variant: str) -> str:
+def describe_command(plan: TablesPlan, variant: str) -> str:
     """Return the command that runs a variant again; where the corpora are is for the reader to say."""
     settings = []
     for override in plan.overrides:
@@ -196,11 +195,8 @@ def describe_machine() -> str:
     import torch  # noqa: PLC0415 - slow to import, and needed only here
 
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return f"{os.cpu_count()} cores ({_name_processor()}), {', '.join(gpus) or 'no GPU'}"
-
-
-def _name_processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    processor = next(named, "") or platform.processor() or platform.machine()
+    return f"{os.cpu_count()} cores ({processor}), {', '.join(gpus) or 'no GPU'}"

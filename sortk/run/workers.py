@@ -20,15 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sortk.progress import show_progress
+from sortk.progress import Result, show_progress
 from sortk.records import RunJobs, name_work
 from sortk.run.folders import Folder
+from sortk.slurm.arrays import SlurmArrays
 from sortk.slurm.options import ClusterOptions
 from sortk.slurm.queue import requeue_this_job
 from sortk.training.signals import TrainingStopped
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def count_cores() -> int:
@@ -42,35 +42,18 @@ def choose_cluster(
     """Return the way of running jobs that `--cluster` and `--nj` ask for, to fill the folder."""
     if cluster != "slurm":
         return partial(run_local, n_jobs=n_jobs)
-    from sortk.slurm.arrays import SlurmArrays  # noqa: PLC0415 - only if needed
-
     options = options or ClusterOptions()
     chosen = options.of_stage(stage) if stage else options
     return SlurmArrays(n_jobs, folder, chosen, options.retries, stage or folder.final.name)
 
 
 def build_together(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
-    """`build(work)`; of several processes that torchrun has started, one does so and the others join its work.
+    """Return `build(work)`; of several processes that torchrun has started, one does so and the others join its work.
 
     `build` makes a folder by calling the work on it, or finds that there is nothing to do. A training whose job is
     about to run out of time is queued again.
     """
-    from sortk.training.processes import join_processes, wait_for_all  # noqa: PLC0415 - torch, only if needed
-
-    with join_processes() as processes:
-        try:
-            if processes.n == 1:
-                return build(work)
-            return _lead(build, work) if processes.leads else _follow(work)
-        except TrainingStopped as stopped:
-            if stopped.requeue and processes.leads:
-                requeue_this_job()
-            wait_for_all()  # torchrun ends them all when one has ended
-            raise
-
-
-def _lead(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path], None]) -> bool:
-    from sortk.training.processes import broadcast  # noqa: PLC0415
+    from sortk.training.processes import broadcast, join_processes, wait_for_all  # noqa: PLC0415 - torch, only if needed
 
     announced: list[Path] = []
 
@@ -78,21 +61,26 @@ def _lead(build: Callable[[Callable[[Path], None]], bool], work: Callable[[Path]
         announced.append(broadcast(folder))
         work(folder)
 
-    try:
-        return build(lead)
-    finally:
-        if not announced:  # nothing to do, or refused
-            broadcast(None)
-
-
-def _follow(work: Callable[[Path], None]) -> bool:
-    from sortk.training.processes import broadcast  # noqa: PLC0415
-
-    logging.getLogger("sortk").setLevel(logging.WARNING)
-    folder: Path | None = broadcast(None)
-    if folder is not None:
-        work(folder)
-    return folder is not None
+    with join_processes() as processes:
+        try:
+            if processes.n == 1:
+                return build(work)
+            if processes.leads:
+                try:
+                    return build(lead)
+                finally:
+                    if not announced:  # nothing to do, or refused
+                        broadcast(None)
+            logging.getLogger("sortk").setLevel(logging.WARNING)
+            folder: Path | None = broadcast(None)
+            if folder is not None:
+                work(folder)
+            return folder is not None
+        except TrainingStopped as stopped:
+            if stopped.requeue and processes.leads:
+                requeue_this_job()
+            wait_for_all()  # torchrun ends them all when one has ended
+            raise
 
 
 def is_distributed() -> bool:

@@ -11,7 +11,7 @@ run:
 So a small job waits for large ones. It has to, for only a running stage knows its items: those of stage 1 depend on
 what its own first array found. That job may be killed, too: it is requeued, and takes over the shards that run.
 
-A shard is done when its file of results exists (`shards`). The queue shows whether it may still come (`queue`);
+A shard is done when its file of results exists. The queue shows whether it may still come (`queue`);
 nothing else is asked of Slurm, not even accounting. A shard that has left the queue without results (killed, cancelled,
 its node lost) is submitted again, a set number of times.
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from sortk.formats.files import atomic_text, own_path, quote
 from sortk.run.folders import Folder
+from sortk.slurm.arrays import Call
 from sortk.slurm.options import JobOptions
 from sortk.slurm.queue import QueuedJob, ask_slurm, cancel, check_slurm, find_jobs, read_queue
-from sortk.slurm.shards import Call
 
 log = logging.getLogger(__name__)
 
@@ -62,15 +62,45 @@ def submit_stages(stages: Sequence[StageJob]) -> None:
 
 def write_script(stage: StageJob) -> str:
     """Return the script for sbatch; it can also be submitted by hand."""
-    common: dict[str, str | bool] = {
+    options = stage.options
+    flags: dict[str, str | bool] = {
         "job-name": f"sortk-{stage.folder.final.name}",
         "comment": str(stage.folder.final.absolute()),
         "output": str(stage.log).replace("%", "%%"),  # %j would be the number of the job
         "open-mode": "append",
         "requeue": True,
     }
-    flags = common | (_training_flags(stage.options) if stage.trains else _driving_flags(stage.options))
-    lines = _training_lines(stage) if stage.trains else _driving_lines(stage)
+    flags |= options.flags()
+    if stage.trains:
+        flags |= {
+            "nodes": str(options.nodes or 1),
+            "ntasks-per-node": "1",
+            "cpus-per-task": str((options.cpus or 1) * options.processes_per_node),
+            "signal": f"USR1@{NOTICE_SECONDS}",
+        }
+        python, module, *arguments = stage.command[0], *stage.command[2:]
+        lines = [
+            "# The processes meet on the first node, at a port that no other job has.",
+            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_ADDR=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
+            f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {N_PORTS}))",
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun no longer takes over by itself",
+            "# torchrun would die of the signal on which its processes save a checkpoint.",
+            'srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$0" -m torch.distributed.run'
+            ' --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR"'
+            f' --master-port="$MASTER_PORT" --nproc-per-node={options.processes_per_node} -m "$@"\' \\',
+            f"  {shlex.join([python, module, *arguments])}",
+        ]
+    else:
+        flags.pop("gpus-per-node", None)  # they are for the shards
+        flags["signal"] = f"B:USR1@{NOTICE_SECONDS}"
+        lines = [
+            "# Its time is nearly over, perhaps because its shards had to wait: it continues in a new job.",
+            """trap 'kill "$driver"; wait "$driver"; scontrol requeue "$SLURM_JOB_ID"' USR1""",
+            f"{shlex.join(stage.command)} &",
+            "driver=$!",
+            'wait "$driver"',
+        ]
     shown = [
         f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}"
         for name, value in sorted(flags.items())
@@ -80,47 +110,6 @@ def write_script(stage: StageJob) -> str:
             raise ValueError(f"{stage.title}: {quote(line)} holds a line break, which no option of sbatch can have")
     safe_path = "export PYTHONSAFEPATH=1  # no modules from the folder in which it was submitted"
     return "\n".join(["#!/bin/bash", f"# {stage.title}", *shown, "", safe_path, *lines, ""])
-
-
-def _driving_flags(options: JobOptions) -> dict[str, str | bool]:
-    flags = options.flags()
-    flags.pop("gpus-per-node", None)  # they are for the shards
-    return flags | {"signal": f"B:USR1@{NOTICE_SECONDS}"}
-
-
-def _driving_lines(stage: StageJob) -> list[str]:
-    return [
-        "# Its time is nearly over, perhaps because its shards had to wait: it continues in a new job.",
-        """trap 'kill "$driver"; wait "$driver"; scontrol requeue "$SLURM_JOB_ID"' USR1""",
-        f"{shlex.join(stage.command)} &",
-        "driver=$!",
-        'wait "$driver"',
-    ]
-
-
-def _training_flags(options: JobOptions) -> dict[str, str | bool]:
-    return options.flags() | {
-        "nodes": str(options.nodes or 1),
-        "ntasks-per-node": "1",
-        "cpus-per-task": str((options.cpus or 1) * options.processes_per_node),
-        "signal": f"USR1@{NOTICE_SECONDS}",
-    }
-
-
-def _training_lines(stage: StageJob) -> list[str]:
-    python, module, *arguments = stage.command[0], *stage.command[2:]
-    return [
-        "# The processes meet on the first node, at a port that no other job has.",
-        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        "export MASTER_ADDR=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
-        f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {N_PORTS}))",
-        "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun no longer takes over by itself",
-        "# torchrun would die of the signal on which its processes save a checkpoint.",
-        'srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$0" -m torch.distributed.run'
-        ' --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR"'
-        f' --master-port="$MASTER_PORT" --nproc-per-node={stage.options.processes_per_node} -m "$@"\' \\',
-        f"  {shlex.join([python, module, *arguments])}",
-    ]
 
 
 def find_reason(stage: StageJob) -> str:

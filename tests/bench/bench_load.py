@@ -102,7 +102,7 @@ def continue_turns(folder: Path, n_lines: int) -> Work:
 
 def run_shards(folder: Path, n_items: int) -> Work:
     """What 64 shards of a cluster hand back, and what is missing when half of them are done."""
-    from sortk.slurm.shards import cut_missing
+    from sortk.slurm.arrays import cut_missing
 
     size = -(-n_items // 64)
     return lambda _: cut_missing([(start, start + size) for start in range(0, n_items, 2 * size)], n_items, 1)
