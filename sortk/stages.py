@@ -166,8 +166,8 @@ def simulate(task: StageTask) -> None:
     """
     from sortk.formats import mixlist, sources
     from sortk.prepare.librispeechmix import ListedMixtures, list_at_random, mix_at_random, mix_lists
+    from sortk.prepare.render import write_set
     from sortk.prepare.simulate import index_sources, simulate_set, simulate_splits
-    from sortk.prepare.write_sessions import write_set
 
     options, seed, out, run_jobs = task.settings.simulate, task.seed, task.out, task.run_jobs
     if task.alone:  # one set, whose manifest is manifest.jsonl

@@ -29,7 +29,7 @@ from sortk.report.curves import read_simulation
 from sortk.run.experiment import Experiment
 from sortk.run.folders import Folder, settings_of
 from sortk.run.tables import place_results
-from sortk.slurm.arrays import Call, Shard, pack
+from sortk.slurm.arrays import Call, Shard
 from sortk.slurm.jobs import StageJob, submit_stages, write_script
 from sortk.slurm.options import JobOptions
 from sortk.stages import STAGES
@@ -102,7 +102,7 @@ def double(item: int) -> int:
 
 def test_results_that_are_code_are_not_run(tmp_path: Path) -> None:
     marker, call = tmp_path / "MARKER", Call(tmp_path / "jobs" / "double-0123")
-    content = pack(os.system, [f"touch {marker}"])
+    content = pickle.dumps((os.system, [f"touch {marker}"]))
     call.open(content)
     shard = Shard(call, sha256(content).hexdigest(), (0, 1), None)
     for planted in (
@@ -120,12 +120,12 @@ def test_results_that_are_code_are_not_run(tmp_path: Path) -> None:
 
 
 def test_a_shard_runs_what_was_submitted_and_nothing_else(tmp_path: Path) -> None:
-    call, content = Call(tmp_path / "double-0123"), pack(double, [1, 2, 3])
+    call, content = Call(tmp_path / "double-0123"), pickle.dumps((double, [1, 2, 3]))
     call.open(content)
     shard = Shard(call, sha256(content).hexdigest(), (1, 3), None)
     shard()
     assert list(call.read_results()) == [4, 6]
-    call.content.write_bytes(pack(os.system, ["touch MARKER"] * 3))
+    call.content.write_bytes(pickle.dumps((os.system, ["touch MARKER"] * 3)))
     with pytest.raises(OSError, match=r"call\.pickle was changed after this job was submitted"):
         shard()
 

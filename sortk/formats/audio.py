@@ -27,6 +27,7 @@ from sortk.formats.files import FormatError, atomic_path, is_file
 from sortk.records import SAMPLE_RATE
 
 Samples = npt.NDArray[np.float32]
+Int16 = npt.NDArray[np.int16]
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +198,7 @@ def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> N
         soundfile.write(temporary, samples, sample_rate, subtype="FLOAT", format="WAV")
 
 
-def write_flac(path: Path, samples: npt.NDArray[np.int16] | Samples, sample_rate: int = SAMPLE_RATE) -> None:
+def write_flac(path: Path, samples: Int16 | Samples, sample_rate: int = SAMPLE_RATE) -> None:
     """Write a mono 16-bit FLAC, atomically; float samples are clipped to [-1, 1]."""
     if samples.ndim != 1 or len(samples) == 0:
         raise ValueError(f"{path}: cannot write samples of shape {samples.shape}, only (n_samples,)")
@@ -358,7 +359,7 @@ def _resample(samples: Samples, rate: int, new_rate: int) -> Samples:
     return np.clip(samples, -1.0, 1.0)  # float files, and filters, can overshoot
 
 
-def _as_int16(path: Path, samples: npt.NDArray[np.int16] | Samples) -> npt.NDArray[np.int16]:
+def _as_int16(path: Path, samples: Int16 | Samples) -> Int16:
     if samples.dtype == np.int16:
         return samples.astype(np.int16, copy=False)
     if not np.issubdtype(samples.dtype, np.floating):

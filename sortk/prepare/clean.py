@@ -39,9 +39,9 @@ from sortk.prepare.recordings import load_recording
 from sortk.prepare.refine import find_speakers, refine_turns
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.prepare.windows import (
+    DropRule,
     Excerpt,
     RecordingView,
-    Rule,
     count_word_cuts,
     cut_samples,
     cut_scored,
@@ -365,7 +365,7 @@ def clean_session(
     return result.summary
 
 
-def window_rules(options: CleanOptions) -> dict[str, Rule]:
+def window_rules(options: CleanOptions) -> dict[str, DropRule]:
     """Return what drops a diarization window, in this order."""
     return {
         "no_speech": has_no_speech,
@@ -373,7 +373,7 @@ def window_rules(options: CleanOptions) -> dict[str, Rule]:
     }
 
 
-def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
+def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, DropRule]:
     """Return what drops an MS-ASR sample, in this order."""
     return {
         "cut_word": cuts_words,
@@ -386,7 +386,7 @@ def sample_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, R
     }
 
 
-def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Rule]:
+def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, DropRule]:
     """Return the rules about the beginning of a sample."""
     max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(EDGE_SECONDS)
     return {
@@ -395,7 +395,7 @@ def start_rules(options: CleanOptions, fillers: Collection[str]) -> dict[str, Ru
     }
 
 
-def end_rules(options: CleanOptions) -> dict[str, Rule]:
+def end_rules(options: CleanOptions) -> dict[str, DropRule]:
     """Return the rules about the end of a sample."""
     max_us, edge_us = to_us(options.max_edge_overlap_seconds), to_us(EDGE_SECONDS)
     return {"overlap_end": partial(overlaps_at_end, max_us=max_us, edge_us=edge_us)}
@@ -424,7 +424,7 @@ class CleanResult:
     kept: dict[str, list[Kept]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})  # by output
     rejected: list[dict[str, Any]] = field(default_factory=list)  # lines of rejected.jsonl
 
-    def apply(self, output: str, pieces: Sequence[Excerpt], rules: Mapping[str, Rule]) -> None:
+    def apply(self, output: str, pieces: Sequence[Excerpt], rules: Mapping[str, DropRule]) -> None:
         """Keep or reject each piece by the rules, and count it."""
         counts = self.summary.outputs[output]
         for piece in pieces:

@@ -18,11 +18,19 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 
-from sortk.prepare.pieces import Piece, shorten_piece
+import numpy as np
+
+from sortk.formats import rttm
+from sortk.formats.files import files_in
+from sortk.prepare.pieces import SpeechPiece, shorten_piece
+from sortk.records import Segment
+from sortk.spans import measure_activity, speaker_turns, to_seconds
 
 WORDS_PER_TURN = (0.4, 19.0)  # Gamma shape and scale: the negative binomial (.4, .05) of the original, continuous
 SECONDS_PER_WORD = 0.35  # counts words where a piece has no transcript
@@ -36,7 +44,7 @@ MAX_TURN_SHARE = 0.2  # of a session's speech, in one turn
 
 @dataclass(frozen=True)
 class TurnTaking:
-    """How people take turns; `turn_taking.py` fits it to a corpus. The default is the original simulator's."""
+    """How people take turns; `read_turn_taking` fits it to a corpus. The default is the original simulator's."""
 
     turn_ms: tuple[int, ...] = ()  # quantiles of the length of a turn, evenly spaced; none: by words (WORDS_PER_TURN)
     share_std: float = 0.11  # speaker dominance ~ N(1/S, .11)
@@ -50,7 +58,7 @@ class TurnTaking:
 USUAL_HABITS = TurnTaking()
 
 
-Cast = Mapping[str, Sequence[Sequence[Piece]]]
+Cast = Mapping[str, Sequence[Sequence[SpeechPiece]]]
 """The speakers of a session, each with utterances, each of one or more pieces."""
 
 
@@ -59,7 +67,7 @@ class Turn:
     """What one speaker says without a break: pieces with the pause before each."""
 
     speaker: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SpeechPiece, ...]
     pauses_ms: tuple[int, ...]
 
     @property
@@ -95,11 +103,17 @@ def plan_turns(
         turns = _fill_up(turns, cast, speech_ms, round((1 + overlap) * length_ms), rng)
         total_ms = sum(turn.duration_ms for turn in turns)
         overlap_ms = round(overlap * total_ms / (1 + overlap))
-        floors = _overlap(turns, overlap_ms, length_scale, rng, habits)
+        # Where overlap is hard to fit, more and longer turns go inside.
+        share = 1 - (1 - habits.backchannel_share) * length_scale
+        longest_ms = round(habits.backchannel_ms / length_scale)
+        floors = _choose_backchannels(turns, round(share * overlap_ms), longest_ms, rng)
+        _start_early(floors, overlap_ms - sum(floor.inside_ms for floor in floors), rng, habits)
         if sum(floor.overlap_ms for floor in floors) == overlap_ms:
             break
-    else:
-        _drop_excess(floors, round((1 - silence) * length_ms))
+    else:  # turns that overlap less than they should cover more time than there is: remove the last ones
+        covered_ms = round((1 - silence) * length_ms)
+        while len(floors) > 1 and sum(floor.turn.duration_ms - floor.early_ms for floor in floors) > covered_ms:
+            floors.pop()
     return _place(floors, length_ms, rng, habits)
 
 
@@ -111,7 +125,8 @@ def _draw_turns(
     cast: Cast, speech_ms: int, turn_change: float, length_scale: float, rng: Random, habits: TurnTaking
 ) -> list[Turn]:
     """Return turns that sum to no more than `speech_ms`; every speaker has one if there is room."""
-    shares = _draw_shares(list(cast), habits.share_std, rng)
+    raw = [max(rng.gauss(1 / len(cast), habits.share_std), MIN_SHARE) for _ in cast]
+    shares = {speaker: share / sum(raw) for speaker, share in zip(cast, raw, strict=True)}  # of the conversation
     streams = {speaker: _stream(utterances, rng) for speaker, utterances in cast.items()}
     shortest = {speaker: min(_pieces(cast[speaker]), key=lambda piece: piece.duration_ms) for speaker in cast}
     turns: list[Turn] = []
@@ -143,7 +158,7 @@ def _draw_turns(
     return turns
 
 
-def _pieces(utterances: Iterable[Sequence[Piece]]) -> Iterator[Piece]:
+def _pieces(utterances: Iterable[Sequence[SpeechPiece]]) -> Iterator[SpeechPiece]:
     return itertools.chain.from_iterable(utterances)
 
 
@@ -154,12 +169,14 @@ def _draw_quantile(quantiles: Sequence[int], rng: Random) -> float:
     return below + (place - int(place)) * (quantiles[min(int(place) + 1, len(quantiles) - 1)] - below)
 
 
-def _draw_timed_turn(speaker: str, stream: Iterator[Piece], wanted_ms: int, limit_ms: int, rng: Random) -> Turn | None:
+def _draw_timed_turn(
+    speaker: str, stream: Iterator[SpeechPiece], wanted_ms: int, limit_ms: int, rng: Random
+) -> Turn | None:
     """Return pieces of about `wanted_ms` in all, the last one cut to it; None if that is more than `limit_ms`."""
     wanted_ms = max(wanted_ms, MIN_TURN_MS)
     if wanted_ms > limit_ms:
         return None
-    pieces: list[Piece] = []
+    pieces: list[SpeechPiece] = []
     pauses_ms: list[int] = []
     left_ms = wanted_ms
     while left_ms >= MIN_TURN_MS:
@@ -173,14 +190,7 @@ def _draw_timed_turn(speaker: str, stream: Iterator[Piece], wanted_ms: int, limi
     return Turn(speaker, tuple(pieces), tuple(pauses_ms))
 
 
-def _draw_shares(speakers: Sequence[str], share_std: float, rng: Random) -> dict[str, float]:
-    """Return each speaker's share of the conversation; the shares sum to one."""
-    mean = 1 / len(speakers)
-    raw = [max(rng.gauss(mean, share_std), MIN_SHARE) for _ in speakers]
-    return {speaker: share / sum(raw) for speaker, share in zip(speakers, raw, strict=True)}
-
-
-def _stream(utterances: Sequence[Sequence[Piece]], rng: Random) -> Iterator[Piece]:
+def _stream(utterances: Sequence[Sequence[SpeechPiece]], rng: Random) -> Iterator[SpeechPiece]:
     """Yield the speaker's utterances in random order, over and over; the pieces of one stay together."""
     order = list(utterances)
     rng.shuffle(order)
@@ -200,10 +210,10 @@ def _next_speaker(
 
 
 def _draw_turn(
-    speaker: str, stream: Iterator[Piece], n_words: float, limit_ms: int, enough_ms: int, rng: Random
+    speaker: str, stream: Iterator[SpeechPiece], n_words: float, limit_ms: int, enough_ms: int, rng: Random
 ) -> Turn | None:
     """Return pieces with enough words or milliseconds; None if the first piece does not fit into `limit_ms`."""
-    pieces: list[Piece] = []
+    pieces: list[SpeechPiece] = []
     pauses_ms: list[int] = []
     total_ms = 0
     while n_words > 0 and total_ms < enough_ms:
@@ -257,23 +267,6 @@ class _Floor:
     def room_ms(self) -> int:
         """How much of either end may be overlapped; both ends and the back-channels never meet."""
         return int(0.48 * (self.turn.duration_ms - self.inside_ms))
-
-
-def _overlap(
-    turns: Sequence[Turn], overlap_ms: int, length_scale: float, rng: Random, habits: TurnTaking
-) -> list[_Floor]:
-    """Decide where turns overlap, and by how much: `overlap_ms` in all, if the turns allow it."""
-    # Where overlap is hard to fit, more and longer turns go inside.
-    share = 1 - (1 - habits.backchannel_share) * length_scale
-    floors = _choose_backchannels(turns, round(share * overlap_ms), round(habits.backchannel_ms / length_scale), rng)
-    _start_early(floors, overlap_ms - sum(floor.inside_ms for floor in floors), rng, habits)
-    return floors
-
-
-def _drop_excess(floors: list[_Floor], speech_ms: int) -> None:
-    """Remove the last turns: those that overlap less than they should cover more time than there is."""
-    while len(floors) > 1 and sum(floor.turn.duration_ms - floor.early_ms for floor in floors) > speech_ms:
-        floors.pop()
 
 
 def _place(floors: Sequence[_Floor], length_ms: int, rng: Random, habits: TurnTaking) -> list[PlacedTurn]:
@@ -369,7 +362,13 @@ def apportion(total: int, weights: Sequence[float], limits: Sequence[int]) -> li
         scale = left / sum(weights[index] for index in open_items)
         full = [index for index in open_items if given[index] + weights[index] * scale >= limits[index]]
         if not full:
-            _round_parts(given, {index: weights[index] * scale for index in open_items}, left)
+            # Down to integers, then up where most was cut off, so that they sum to `left`.
+            parts = {index: weights[index] * scale for index in open_items}
+            for index, part in parts.items():
+                given[index] += int(part)
+            most_cut = sorted(parts, key=lambda index: int(parts[index]) - parts[index])
+            for index in most_cut[: left - sum(int(part) for part in parts.values())]:
+                given[index] += 1
             break
         for index in full:
             left -= limits[index] - given[index]
@@ -378,10 +377,139 @@ def apportion(total: int, weights: Sequence[float], limits: Sequence[int]) -> li
     return given
 
 
-def _round_parts(given: list[int], parts: Mapping[int, float], left: int) -> None:
-    """Round the parts to integers that sum to `left`: down, then up where most was cut off."""
-    for index, part in parts.items():
-        given[index] += int(part)
-    most_cut = sorted(parts, key=lambda index: int(parts[index]) - parts[index])
-    for index in most_cut[: left - sum(int(part) for part in parts.values())]:
-        given[index] += 1
+# ---------------------------------------------------------------------------------------------------------------------
+# How people take turns in a corpus: fitted to its RTTM, so that simulated conversations are like recorded ones.
+#
+# Going through the segments of a recording by their starts, with M the latest end so far and H who holds it:
+#
+#     start >= M, same speaker     a pause; `turn_change` is the share of the others
+#     start >= M, other speaker    a gap
+#     start < M, end > M           an early start, which takes the floor
+#     start < M, end <= M          a back-channel inside the turn of H
+
+N_QUANTILES = 101
+MAX_SPREAD = 0.9
+ENOUGH_TURNS = 50  # in a corpus, for its statistics to mean something
+
+
+@dataclass(frozen=True)
+class TurnStatistics:
+    """Statistics of a corpus; ratios are means over recordings, lengths are medians in seconds unless they say mean."""
+
+    overlap: float  # time with two or more speakers / time with at least one
+    silence: float  # time without speech / time from the first start to the last end
+    spread: float  # standard deviation of a recording's two ratios, as a share of their means
+    turn_change: float  # share of turns that another speaker takes
+    turn: float
+    turn_mean: float
+    gap: float
+    early_start: float
+    backchannel: float
+    backchannel_share: float  # of the time that turns overlap
+    dominant_share: float  # of the speech, by who speaks most; mean over recordings
+
+    def to_json(self) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in asdict(self).items()}
+
+
+def measure(recordings: Iterable[Sequence[Segment]]) -> tuple[TurnStatistics, TurnTaking]:
+    """Return the statistics of recordings, and the habits from which conversations like them are drawn."""
+    turns: list[float] = []
+    gaps: list[float] = []
+    early: list[float] = []
+    inside: list[float] = []
+    dominant: list[float] = []
+    share_stds: list[float] = []
+    overlaps: list[float] = []
+    silences: list[float] = []
+    n_pauses = n_changes = 0
+    for segments in recordings:
+        by_speaker = {
+            speaker: [(to_seconds(start), to_seconds(end)) for start, end in spans]
+            for speaker, spans in speaker_turns(segments).items()
+        }
+        ordered = sorted((start, end, speaker) for speaker, spans in by_speaker.items() for start, end in spans)
+        if not ordered:
+            continue
+        first = ordered[0][0]
+        latest, holder = first, ""
+        for start, end, speaker in ordered:
+            turns.append(end - start)
+            if holder and start >= latest:
+                n_pauses += speaker == holder
+                n_changes += speaker != holder
+                if speaker != holder:
+                    gaps.append(start - latest)
+            elif holder:
+                n_changes += 1
+                (early if end > latest else inside).append(min(latest, end) - start)
+            if end > latest:
+                latest, holder = end, speaker
+        spoken = [sum(end - start for start, end in spans) for spans in by_speaker.values()]
+        dominant.append(max(spoken) / sum(spoken))
+        if len(spoken) > 1:
+            share_stds.append(statistics.pstdev(part / sum(spoken) for part in spoken))
+        activity = measure_activity((segment.shift(-first) for segment in segments), latest - first)
+        overlaps.append(activity.overlap_ratio)
+        silences.append(activity.silence_ratio)
+    if len(turns) < ENOUGH_TURNS:
+        raise ValueError(f"turn-taking needs {ENOUGH_TURNS} turns or more to be fitted to, got {len(turns)}")
+    overlap, silence = statistics.fmean(overlaps), statistics.fmean(silences)
+    spreads = [statistics.pstdev(values) / max(statistics.fmean(values), 1e-6) for values in (overlaps, silences)]
+    found = TurnStatistics(
+        overlap=overlap,
+        silence=silence,
+        spread=min(statistics.fmean(spreads), MAX_SPREAD),
+        turn_change=n_changes / max(n_changes + n_pauses, 1),
+        turn=statistics.median(turns),
+        turn_mean=statistics.fmean(turns),
+        gap=_median(gaps),
+        early_start=_median(early),
+        backchannel=_median(inside),
+        backchannel_share=sum(inside) / max(sum(inside) + sum(early), 1e-6),
+        dominant_share=statistics.fmean(dominant),
+    )
+    habits = TurnTaking(
+        turn_ms=tuple(int(1000 * length) for length in np.quantile(turns, np.linspace(0, 1, N_QUANTILES))),
+        share_std=statistics.fmean(share_stds) if share_stds else 0.0,
+        backchannel_ms=int(1000 * np.quantile(inside, 0.95)) if inside else 0,
+        backchannel_share=found.backchannel_share,
+        mean_overlap_ms=max(1, int(1000 * statistics.fmean(early))) if early else TurnTaking.mean_overlap_ms,
+        overlap_shape=_gamma_shape(early),
+        gap_shape=_gamma_shape(gaps),
+    )
+    return found, habits
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _gamma_shape(values: Sequence[float]) -> float:
+    """Return the shape of the Gamma distribution with the mean and the median of the values, from 0.3 to 5.
+
+    Their ratio is about (1 - 1 / (9 shape))^3 (Wilson and Hilferty 1931). Variances would say little: a few silences of
+    minutes rule them.
+    """
+    if not values or statistics.fmean(values) <= 0:
+        return 1.0
+    root = (statistics.median(values) / statistics.fmean(values)) ** (1 / 3)
+    return min(max(1 / (9 * (1 - root)), 0.3), 5.0) if root < 1 else 5.0
+
+
+def read_turn_taking(folder: Path) -> tuple[TurnStatistics, TurnTaking]:
+    """Return statistics and habits of all recordings in the RTTM files of a folder, or in one file."""
+    recordings: dict[tuple[Path, str], list[Segment]] = {}
+    for path in files_in(folder, ".rttm"):
+        for segment in rttm.stream(path, zero_duration="keep"):
+            recordings.setdefault((path, segment.session_id), []).append(segment)
+    try:
+        return measure(recordings.values())
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
+def compare(target: TurnStatistics, reached: TurnStatistics) -> Mapping[str, tuple[float, float]]:
+    """Return each statistic of the corpus that was asked for, beside that of the simulated sessions."""
+    own = reached.to_json()
+    return {name: (value, own[name]) for name, value in target.to_json().items()}

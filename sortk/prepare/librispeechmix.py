@@ -13,11 +13,20 @@ from pathlib import Path
 from random import Random
 
 from sortk.formats import audio, mixlist
+from sortk.formats.audio import Int16
 from sortk.formats.files import FormatError
 from sortk.formats.mixlist import Delayed, Mixture
-from sortk.prepare.render import Int16, Plan, PlannedPiece, PlannedSpeaker, PlannedTurn, SourceAudio, render
+from sortk.prepare.render import (
+    PlannedPiece,
+    PlannedSpeaker,
+    PlannedTurn,
+    SessionPlan,
+    SetSummary,
+    SourceAudio,
+    render,
+    write_set,
+)
 from sortk.prepare.syllables import approximate_word_times
-from sortk.prepare.write_sessions import SetSummary, write_set
 from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
@@ -41,7 +50,7 @@ class ListedMixtures:
     def session_id(self, index: int) -> str:
         return self.mixtures[index].mixture_id
 
-    def plan(self, index: int) -> Plan:
+    def plan(self, index: int) -> SessionPlan:
         mixture = self.mixtures[index]
         paths = [find_audio(self.librispeech, utterance.wav) for utterance in mixture.utterances]
         if self.rounds:
@@ -51,7 +60,7 @@ class ListedMixtures:
     def __len__(self) -> int:
         return len(self.mixtures)
 
-    def render(self, plan: Plan) -> Int16:
+    def render(self, plan: SessionPlan) -> Int16:
         return render(plan, self._audio)
 
 
@@ -138,11 +147,11 @@ class RandomMixtures:
                 utterances.append(Delayed(str(source.audio_path), source.speaker, source.text, *placed))
         return Mixture(self.session_id(index), tuple(utterances))
 
-    def plan(self, index: int) -> Plan:
+    def plan(self, index: int) -> SessionPlan:
         mixture = self.draw(index)
         return plan_mixture(mixture, [Path(utterance.wav) for utterance in mixture.utterances])
 
-    def render(self, plan: Plan) -> Int16:
+    def render(self, plan: SessionPlan) -> Int16:
         return render(plan, self._audio)
 
 
@@ -156,7 +165,7 @@ def _draw_delays(durations: Sequence[float], rng: Random) -> list[float]:
     return delays
 
 
-def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> Plan:
+def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> SessionPlan:
     """Return the plan of a mixture: utterance i, unchanged, from sample int(16000 delay_i) on."""
     parts = sorted(zip(mixture.utterances, audio_paths, strict=True), key=lambda part: part[0].delay)
     names = list(dict.fromkeys(utterance.speaker for utterance, _ in parts))
@@ -167,7 +176,7 @@ def plan_mixture(mixture: Mixture, audio_paths: Sequence[Path]) -> Plan:
         words = tuple(approximate_word_times(utterance.text.split(), 0.0, utterance.duration))
         piece = PlannedPiece(path, utterance.offset, n_samples, lead=0, tail=0, at_sample=first, words=words)
         turns.append(PlannedTurn(names.index(utterance.speaker), first, first + n_samples, (piece,)))
-    return Plan(
+    return SessionPlan(
         session_id=mixture.mixture_id,
         sample_rate=SAMPLE_RATE,
         n_samples=max(turn.end_sample for turn in turns),

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sortk.formats import audio
+from sortk.formats.audio import Samples
 from sortk.formats.files import FormatError, atomic_text, path_text, resolve_path
 from sortk.formats.objects import read_own
 from sortk.prepare.syllables import approximate_word_times
@@ -31,12 +31,11 @@ LEVEL_SECONDS = 0.01  # of a frame in which the level is measured
 LEVEL_RANGE_DB = 35.0  # speech is within this range below the loud frames of its utterance ...
 NOISE_MARGIN_DB = 8.0  # ... and this much above its quietest frames
 
-Samples = npt.NDArray[np.float32]
-Interval = tuple[float, float]  # start and end in seconds, from the start of the utterance
+TimeRange = tuple[float, float]  # start and end in seconds, from the start of the utterance
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpeechPiece:
     """A span of speech in an audio file, `duration_ms` from `start` seconds on.
 
     Its length is an integer number of milliseconds, the grid on which sessions are planned. Word times count from its
@@ -73,7 +72,10 @@ def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> Sp
     content = {
         "speaker": sources[0].speaker,
         "audio": [path_text(file, path) for file in files],
-        "utterances": [_utterance_to_json(pieces, files.index(pieces[0].audio_path)) for pieces in utterances],
+        "utterances": [
+            [pieces[0].utterance_id, files.index(pieces[0].audio_path), list(map(_piece_to_json, pieces))]
+            for pieces in utterances
+        ],
     }
     with atomic_text(path) as file:
         file.write(json.dumps(content))
@@ -97,10 +99,10 @@ def summarize_index(path: Path) -> SpeakerIndex | None:
     )
 
 
-def read_index(path: Path) -> list[list[Piece]]:
+def read_index(path: Path) -> list[list[SpeechPiece]]:
     """Return the pieces of each utterance, as `index_speaker` wrote them."""
 
-    def parse(content: Any) -> list[list[Piece]]:
+    def parse(content: Any) -> list[list[SpeechPiece]]:
         speaker, files = content["speaker"], [resolve_path(file, path) for file in content["audio"]]
         utterances = []
         for name, file, rows in content["utterances"]:
@@ -110,29 +112,21 @@ def read_index(path: Path) -> list[list[Piece]]:
                 if not all(math.isfinite(number) for number in numbers) or duration_ms < 1:
                     raise ValueError(f"not a piece of speech: {numbers}")
                 words = tuple(Word(*word) for word in spoken)
-                pieces.append(Piece(speaker, name, files[file], start, duration_ms, lead_ms, tail_ms, energy, words))
+                pieces.append(
+                    SpeechPiece(speaker, name, files[file], start, duration_ms, lead_ms, tail_ms, energy, words)
+                )
             utterances.append(pieces)
         return utterances
 
     return read_own(path, parse)
 
 
-def _utterance_to_json(pieces: Sequence[Piece], audio_number: int) -> list[Any]:
-    rows = [
-        [
-            p.start,
-            p.duration_ms,
-            p.lead_ms,
-            p.tail_ms,
-            p.energy,
-            [[word.text, word.start, word.end] for word in p.words],
-        ]
-        for p in pieces
-    ]
-    return [pieces[0].utterance_id, audio_number, rows]
+def _piece_to_json(piece: SpeechPiece) -> list[Any]:
+    words = [[word.text, word.start, word.end] for word in piece.words]
+    return [piece.start, piece.duration_ms, piece.lead_ms, piece.tail_ms, piece.energy, words]
 
 
-def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:
+def at_speed(piece: SpeechPiece, speaker: str, speed: float) -> SpeechPiece:
     """Return the piece as played at a speed, under another speaker name; `start` stays that in the source."""
     if speed == 1:
         return piece
@@ -149,7 +143,7 @@ def at_speed(piece: Piece, speaker: str, speed: float) -> Piece:
     )
 
 
-def cut_piece(piece: Piece, longest_ms: int, speed: float = 1.0) -> list[Piece]:
+def cut_piece(piece: SpeechPiece, longest_ms: int, speed: float = 1.0) -> list[SpeechPiece]:
     """Return the piece in equal parts of at most `longest_ms`, played at `speed`; a word goes where its middle is."""
     n_parts = math.ceil(piece.duration_ms / longest_ms)
     if n_parts == 1:
@@ -172,7 +166,7 @@ def cut_piece(piece: Piece, longest_ms: int, speed: float = 1.0) -> list[Piece]:
     ]
 
 
-def shorten_piece(piece: Piece, longest_ms: int) -> Piece:
+def shorten_piece(piece: SpeechPiece, longest_ms: int) -> SpeechPiece:
     """Return the first `longest_ms` of the piece, with the words that end in it."""
     if piece.duration_ms <= longest_ms:
         return piece
@@ -180,7 +174,7 @@ def shorten_piece(piece: Piece, longest_ms: int) -> Piece:
     return replace(piece, duration_ms=longest_ms, tail_ms=0, words=words)
 
 
-def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[Piece]]:
+def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[SpeechPiece]]:
     """Yield the pieces of each source; a file with several sources in a row is decoded once."""
     for path, in_file in itertools.groupby(sources, key=lambda source: source.audio_path):
         samples = audio.read(path, sample_rate=sample_rate)
@@ -192,7 +186,7 @@ def _find_pieces(sources: Iterable[Source], sample_rate: int) -> Iterator[list[P
             yield _cut(source, samples[first:last], sample_rate)
 
 
-def _cut(source: Source, samples: Samples, sample_rate: int) -> list[Piece]:
+def _cut(source: Source, samples: Samples, sample_rate: int) -> list[SpeechPiece]:
     """Return the pieces of one utterance, given its samples."""
     if source.words:
         groups = _group_words(source.words)
@@ -203,13 +197,15 @@ def _cut(source: Source, samples: Samples, sample_rate: int) -> list[Piece]:
     return [piece for piece in pieces if piece.duration_ms >= 1000 * MIN_PIECE_SECONDS and piece.energy > 0]
 
 
-def _make_piece(source: Source, samples: Samples, sample_rate: int, interval: Interval, words: Sequence[Word]) -> Piece:
+def _make_piece(
+    source: Source, samples: Samples, sample_rate: int, interval: TimeRange, words: Sequence[Word]
+) -> SpeechPiece:
     total_ms = 1000 * len(samples) // sample_rate
     start_ms = max(0, math.floor(1000 * interval[0]))
     end_ms = min(total_ms, math.ceil(1000 * interval[1]))
     speech = samples[start_ms * sample_rate // 1000 : end_ms * sample_rate // 1000]
     margin_ms = round(1000 * MARGIN_SECONDS)
-    return Piece(
+    return SpeechPiece(
         speaker=source.speaker,
         utterance_id=source.utterance_id,
         audio_path=source.audio_path,
@@ -229,7 +225,7 @@ def _shift_into(word: Word, piece_start: float, piece_seconds: float) -> Word:
     return Word(word.text, start, end)
 
 
-def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
+def _group_words(words: Sequence[Word]) -> list[tuple[TimeRange, list[Word]]]:
     """Return words with known times in groups, separated by long pauses."""
     groups: list[list[Word]] = []
     end = -math.inf
@@ -244,7 +240,7 @@ def _group_words(words: Sequence[Word]) -> list[tuple[Interval, list[Word]]]:
 
 def _speech_by_energy(
     samples: Samples, sample_rate: int, speech_start: float | None, speech_end: float | None
-) -> list[Interval]:
+) -> list[TimeRange]:
     """Return the spans with energy inside the given limits, joined over short pauses. Empty for digital silence."""
     frame = round(LEVEL_SECONDS * sample_rate)
     n_frames = len(samples) // frame
@@ -269,7 +265,7 @@ def _speech_by_energy(
     ]
 
 
-def _assign_words(words: Sequence[str], intervals: Sequence[Interval]) -> list[tuple[Interval, list[Word]]]:
+def _assign_words(words: Sequence[str], intervals: Sequence[TimeRange]) -> list[tuple[TimeRange, list[Word]]]:
     """Return approximate times for words: each word in one span of speech, none in a pause.
 
     A span without a word would be speech without a transcript: it takes one from a neighbour that has several, and

@@ -1,24 +1,29 @@
-"""A plan of a mixture, and its rendering: the same plan always gives the same samples, on disk or in memory."""
+"""Mixtures: a plan, its rendering, and the files of a set. The same plan always gives the same samples."""
 
 from __future__ import annotations
 
 import functools
 import io
+import json
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import statistics
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sortk.formats import audio
-from sortk.formats.files import path_text, read_lines, resolve_path
-from sortk.formats.objects import entries
-from sortk.records import Segment, Word
+from sortk.formats import audio, ctm, manifest, rttm, seglst
+from sortk.formats.audio import Int16
+from sortk.formats.files import atomic_text, check_file_name, path_text, plural, read_lines, resolve_path
+from sortk.formats.objects import entries, read_own
+from sortk.records import RunJobs, Segment, Session, Word
+from sortk.spans import Activity, measure_activity
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +38,11 @@ CACHE_BYTES = 1024**3  # of decoded sources, a worker: 9 hours of 16 kHz speech
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".sph")
 
-Int16 = npt.NDArray[np.int16]
 Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class SoundClip:
     """A stretch of an audio file: noise, or a room impulse response."""
 
     audio_path: Path
@@ -71,7 +75,7 @@ class PlannedTurn:
 class PlannedSpeaker:
     name: str
     gain: float
-    rir: Clip | None = None
+    rir: SoundClip | None = None
     speed: float = 1.0  # at which the sources are played: tempo and pitch change together, as on a tape
 
 
@@ -92,7 +96,7 @@ class Bursts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SessionPlan:
     """All random choices of one mixture."""
 
     session_id: str
@@ -100,7 +104,7 @@ class Plan:
     n_samples: int
     speakers: tuple[PlannedSpeaker, ...]
     turns: tuple[PlannedTurn, ...]
-    noise: Clip | None = None
+    noise: SoundClip | None = None
     snr_db: float = 0.0
     room_tone: RoomTone | None = None
     bursts: Bursts | None = None
@@ -121,35 +125,29 @@ class Plan:
 
     def words(self) -> list[Segment]:
         """Return who says what when: a segment per word, in the order of their starts."""
-        words = [
-            Segment(
-                self.session_id,
-                self.speakers[turn.speaker].name,
-                *_word_times(piece, word, self.sample_rate),
-                word.text,
-            )
-            for turn in self.turns
-            for piece in turn.pieces
-            for word in piece.words
-        ]
+        words = []
+        for turn in self.turns:
+            name = self.speakers[turn.speaker].name
+            for piece in turn.pieces:
+                at = piece.at_sample / self.sample_rate
+                times = [(round(at + word.start, 6), round(at + word.end, 6)) for word in piece.words]
+                words += [
+                    Segment(self.session_id, name, *span, word.text)
+                    for word, span in zip(piece.words, times, strict=True)
+                ]
         return sorted(words, key=lambda word: (word.start, word.end))
-
-
-def _word_times(piece: PlannedPiece, word: Word, sample_rate: int) -> tuple[float, float]:
-    at = piece.at_sample / sample_rate
-    return round(at + word.start, 6), round(at + word.end, 6)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # JSON
 
 
-def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
+def plan_to_json(plan: SessionPlan, path: Path) -> dict[str, Any]:
     """Return the plan as it is written to the file `path`, which the audio paths are relative to."""
     files = list(dict.fromkeys(piece.audio_path for turn in plan.turns for piece in turn.pieces))
     number_of = {file: number for number, file in enumerate(files)}
 
-    def clip_json(clip: Clip | None) -> list[Any] | None:
+    def clip_json(clip: SoundClip | None) -> list[Any] | None:
         return [path_text(clip.audio_path, path), clip.start, clip.duration] if clip else None
 
     def piece_json(piece: PlannedPiece) -> list[Any]:
@@ -179,19 +177,19 @@ def plan_to_json(plan: Plan, path: Path) -> dict[str, Any]:
     }
 
 
-def plan_from_json(fields: dict[str, Any], path: Path) -> Plan:
+def plan_from_json(fields: dict[str, Any], path: Path) -> SessionPlan:
     """Invert `plan_to_json`."""
     files = [resolve_path(file, path) for file in fields["audio"]]
 
-    def clip(value: list[Any] | None) -> Clip | None:
-        return None if value is None else Clip(resolve_path(value[0], path), value[1], value[2])
+    def clip(value: list[Any] | None) -> SoundClip | None:
+        return None if value is None else SoundClip(resolve_path(value[0], path), value[1], value[2])
 
     def piece(value: list[Any]) -> PlannedPiece:
         number, start, n_samples, lead, tail, at_sample, words = value
         spoken = tuple(Word(*word) for word in words)
         return PlannedPiece(files[number], start, n_samples, lead, tail, at_sample, spoken)
 
-    return Plan(
+    return SessionPlan(
         session_id=fields["session_id"],
         sample_rate=fields["sample_rate"],
         n_samples=fields["n_samples"],
@@ -244,7 +242,7 @@ def to_int16(samples: Float32) -> Int16:
     return np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
-def render(plan: Plan, sources: SourceAudio) -> Int16:
+def render(plan: SessionPlan, sources: SourceAudio) -> Int16:
     """Return the samples of a mixture."""
     if any(speaker.rir for speaker in plan.speakers):
         mixture = np.zeros(plan.n_samples, np.float32)
@@ -272,7 +270,7 @@ def render(plan: Plan, sources: SourceAudio) -> Int16:
     return to_int16(mixture)
 
 
-def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int | None = None) -> None:
+def _add_pieces(track: Float32, plan: SessionPlan, sources: SourceAudio, speaker: int | None = None) -> None:
     """Add the pieces of one speaker, or of all, to the track."""
     shortest_fade = 0 if plan.exact else round(CLICK_SECONDS * plan.sample_rate)
     for turn in plan.turns:
@@ -287,7 +285,12 @@ def _add_pieces(track: Float32, plan: Plan, sources: SourceAudio, speaker: int |
             n_samples = lead + piece.n_samples + tail
             samples = sources.samples(piece.audio_path, first, round(n_samples * speed)) * gain
             samples = change_speed(samples, speed)[:n_samples]
-            _fade(samples, max(lead, shortest_fade), max(tail, shortest_fade))
+            # Raised-cosine edges.
+            n_in, n_out = (min(max(n, shortest_fade), len(samples)) for n in (lead, tail))
+            if n_in:
+                samples[:n_in] *= _rise(n_in)
+            if n_out:
+                samples[-n_out:] *= _rise(n_out)[::-1]
             begin = piece.at_sample - lead
             track[begin : begin + len(samples)] += samples
 
@@ -315,21 +318,12 @@ def _speed_filter(speed: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return resample
 
 
-def _fade(samples: Float32, n_in: int, n_out: int) -> None:
-    """Give the samples raised-cosine edges, in place."""
-    n_in, n_out = min(n_in, len(samples)), min(n_out, len(samples))
-    if n_in:
-        samples[:n_in] *= _rise(n_in)
-    if n_out:
-        samples[-n_out:] *= _rise(n_out)[::-1]
-
-
 @functools.lru_cache(maxsize=64)
 def _rise(n_samples: int) -> Float32:
     return (0.5 - 0.5 * np.cos(np.pi * (np.arange(n_samples) + 0.5) / n_samples)).astype(np.float32)
 
 
-def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
+def _reverberate(track: Float32, rir: SoundClip | None, sample_rate: int) -> Float32:
     """Return the track in a room; the direct sound keeps its place, and the track its level."""
     if rir is None:
         return track
@@ -346,17 +340,17 @@ def _reverberate(track: Float32, rir: Clip | None, sample_rate: int) -> Float32:
 
 
 @functools.lru_cache(maxsize=128)
-def _read_clip(clip: Clip, sample_rate: int) -> Float32:
+def _read_clip(clip: SoundClip, sample_rate: int) -> Float32:
     return audio.read(clip.audio_path, clip.start, clip.duration, sample_rate)
 
 
-def _speech_power(mixture: Float32, plan: Plan) -> float:
+def _speech_power(mixture: Float32, plan: SessionPlan) -> float:
     """Return the mean power of the mixture's speech; there is nothing else in the mixture yet."""
     n_speech = sum(turn.end_sample - turn.start_sample for turn in plan.turns)
     return float(np.square(mixture).sum()) / max(n_speech, 1)
 
 
-def _at_snr(noise: Float32, snr_db: float, mixture: Float32, plan: Plan) -> Float32:
+def _at_snr(noise: Float32, snr_db: float, mixture: Float32, plan: SessionPlan) -> Float32:
     """Return the noise scaled to `snr_db` below the mean power of the mixture's speech."""
     noise_power = float(np.square(noise).mean())
     if noise_power == 0:
@@ -364,7 +358,7 @@ def _at_snr(noise: Float32, snr_db: float, mixture: Float32, plan: Plan) -> Floa
     return noise * np.float32(math.sqrt(_speech_power(mixture, plan) / noise_power / 10 ** (snr_db / 10)))
 
 
-def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
+def _make_room_tone(plan: SessionPlan, tone: RoomTone) -> Float32:
     """Return noise of the mixture's length, the same for the same session."""
     from scipy.signal import lfilter  # noqa: PLC0415 - slow to import, rarely needed
 
@@ -372,7 +366,7 @@ def _make_room_tone(plan: Plan, tone: RoomTone) -> Float32:
     return lfilter([1.0], [1.0, -tone.pole], white).astype(np.float32)
 
 
-def _make_bursts(plan: Plan, bursts: Bursts, mixture: Float32) -> Float32:
+def _make_bursts(plan: SessionPlan, bursts: Bursts, mixture: Float32) -> Float32:
     """Return short noises at random places, the same for the same session.
 
     A burst is white noise through 1 / (1 - 2 r cos(w) z^-1 + r^2 z^-2), a resonance at a random frequency w, narrow or
@@ -438,26 +432,159 @@ def _telephone(samples: Float32, sample_rate: int) -> Float32:
     return resample_poly(expanded, step, 1)[: len(samples)].astype(np.float32)
 
 
-def find_clips(folder: Path) -> list[Clip]:
-    """Return the noises or impulse responses that a folder's manifest.jsonl lists, else every audio file in it."""
-    manifest = folder / "manifest.jsonl"
-    clips = list(_listed_clips(manifest)) if manifest.is_file() else list(_audio_files(folder))
+def find_clips(folder: Path) -> list[SoundClip]:
+    """Return the noises or impulse responses that a folder's manifest.jsonl lists, else every audio file in it.
+
+    A line has audio_filepath (or file), offset (or start) and duration.
+    """
+    clips, listed = [], folder / "manifest.jsonl"
+    if listed.is_file():
+        for _, entry in entries(read_lines(listed), listed):
+            audio_path = entry.file("audio_filepath") or entry.need(entry.file, "file")
+            start = entry.seconds("offset") or entry.seconds("start") or 0.0
+            clips.append(SoundClip(audio_path, start, entry.need(entry.duration, "duration")))
+    elif not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    else:
+        files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in AUDIO_SUFFIXES)
+        clips = [SoundClip(path, 0.0, audio.info(path).seconds) for path in files]
     if not clips:
         raise ValueError(f"{folder}: neither a manifest.jsonl nor any {', '.join(AUDIO_SUFFIXES)} file is there")
     return clips
 
 
-def _listed_clips(manifest: Path) -> Iterator[Clip]:
-    """Yield the clips of lines with audio_filepath (or file), offset (or start) and duration."""
-    for _, entry in entries(read_lines(manifest), manifest):
-        audio_path = entry.file("audio_filepath") or entry.need(entry.file, "file")
-        start = entry.seconds("offset") or entry.seconds("start") or 0.0
-        yield Clip(audio_path, start, entry.need(entry.duration, "duration"))
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of a set of mixtures: audio, RTTM, word-level SegLST, CTM, plan; and a manifest of all
 
 
-def _audio_files(folder: Path) -> Iterator[Clip]:
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in AUDIO_SUFFIXES:
-            yield Clip(path, 0.0, audio.info(path).seconds)
+class Mixer(Protocol):
+    """Plans and renders sessions by their number."""
+
+    def session_id(self, index: int) -> str: ...
+    def plan(self, index: int) -> SessionPlan: ...
+    def render(self, plan: SessionPlan) -> Int16: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaths:
+    """Every file of one session, named here and nowhere else."""
+
+    folder: Path
+    session_id: str
+
+    @property
+    def audio(self) -> Path:
+        return self.folder / "audio" / f"{self.session_id}.flac"
+
+    @property
+    def rttm(self) -> Path:
+        return self.folder / "rttm" / f"{self.session_id}.rttm"
+
+    @property
+    def seglst(self) -> Path:
+        return self.folder / "seglst" / f"{self.session_id}.json"
+
+    @property
+    def ctm(self) -> Path:
+        return self.folder / "ctm" / f"{self.session_id}.ctm"
+
+    @property
+    def plan(self) -> Path:
+        """Written last: when it is there, the session is complete."""
+        return self.folder / "plan" / f"{self.session_id}.json"
+
+
+def write_set(mixer: Mixer, n_sessions: int, manifest_path: Path, run_jobs: RunJobs) -> SetSummary:
+    """Write the sessions that do not exist yet, then their manifest. Memory does not grow with their number."""
+    summary = SetSummary()
+
+    def sessions() -> Iterator[Session]:
+        work = functools.partial(write_session, mixer, manifest_path.parent)
+        for session, activity in run_jobs(work, range(n_sessions)):
+            summary.add(activity)
+            yield session
+
+    manifest.write(manifest_path, sessions())
+    return summary
+
+
+def write_session(mixer: Mixer, folder: Path, index: int) -> tuple[Session, Activity]:
+    """SessionPlan, render and write one session, unless it is complete already; return its line of the manifest."""
+    paths = SessionPaths(folder, check_file_name(mixer.session_id(index)))
+    if paths.plan.exists():
+        plan, activity = read_plan(paths.plan)
+    else:
+        plan = mixer.plan(index)
+        audio.write_flac(paths.audio, mixer.render(plan), plan.sample_rate)
+        rttm.write(paths.rttm, plan.segments())
+        words = plan.words()
+        seglst.write(paths.seglst, words)
+        ctm.write(paths.ctm, words)
+        with atomic_text(paths.plan) as file:
+            file.write(json.dumps(plan_to_json(plan, paths.plan)))
+        activity = _measure(plan)
+    session = Session(
+        plan.session_id,
+        paths.audio,
+        duration=plan.duration,
+        num_speakers=len(plan.speakers),
+        rttm_path=paths.rttm,
+        ctm_path=paths.ctm,
+        seglst_path=paths.seglst,
+    )
+    return session, activity
+
+
+def read_plan(path: Path) -> tuple[SessionPlan, Activity]:
+    """Return the plan of a session that is complete, and its statistics."""
+
+    def parse(fields: Any) -> tuple[SessionPlan, Activity]:
+        plan = plan_from_json(fields, path)
+        if plan.session_id != path.stem:
+            raise ValueError(f"the plan of session {plan.session_id}")
+        return plan, _measure(plan)
+
+    return read_own(path, parse)
+
+
+def _measure(plan: SessionPlan) -> Activity:
+    return measure_activity(plan.segments(), plan.duration)
+
+
+@dataclass
+class SetSummary:
+    """Statistics of a set: ratios pooled over its sessions, and medians over sessions."""
+
+    seconds: float = 0.0
+    speech_seconds: float = 0.0
+    overlap_seconds: float = 0.0
+    speaker_counts: Counter[int] = field(default_factory=Counter)
+    overlap_ratios: array[float] = field(default_factory=lambda: array("d"))
+    silence_ratios: array[float] = field(default_factory=lambda: array("d"))
+    like: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # statistics of `simulate.like`, and its own
+
+    def add(self, activity: Activity) -> None:
+        self.seconds += activity.duration
+        self.speech_seconds += activity.speech
+        self.overlap_seconds += activity.overlap
+        self.speaker_counts[activity.n_speakers] += 1
+        self.overlap_ratios.append(activity.overlap_ratio)
+        self.silence_ratios.append(activity.silence_ratio)
+
+    def to_json(self) -> dict[str, Any]:
+        overlap = self.overlap_seconds / self.speech_seconds if self.speech_seconds else 0.0
+        return {
+            "sessions": len(self.overlap_ratios),
+            "hours": round(self.seconds / 3600, 4),
+            "sessions_by_speakers": {str(count): n for count, n in sorted(self.speaker_counts.items())},
+            "overlap": round(overlap, 4),
+            "overlap_median_session": round(statistics.median(self.overlap_ratios), 4),
+            "silence": round(1 - self.speech_seconds / self.seconds, 4),
+            "silence_median_session": round(statistics.median(self.silence_ratios), 4),
+            **({"like": {name: list(both) for name, both in self.like.items()}} if self.like else {}),
+        }
+
+    def __str__(self) -> str:
+        numbers = self.to_json()
+        sessions = plural(numbers["sessions"], "session")
+        return f"{sessions}, {{hours:.2f}} h, overlap {{overlap:.3f}}, silence {{silence:.3f}}".format(**numbers)

@@ -17,25 +17,41 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
+from sortk.formats.audio import Int16
 from sortk.formats.files import check_file_name, plural
 from sortk.options import Options, option
-from sortk.prepare.conversation import PlacedTurn, TurnTaking, plan_turns
-from sortk.prepare.pieces import Piece, SpeakerIndex, at_speed, cut_piece, index_speaker, read_index, summarize_index
+from sortk.prepare.conversation import (
+    PlacedTurn,
+    TurnStatistics,
+    TurnTaking,
+    compare,
+    measure,
+    plan_turns,
+    read_turn_taking,
+)
+from sortk.prepare.pieces import (
+    SpeakerIndex,
+    SpeechPiece,
+    at_speed,
+    cut_piece,
+    index_speaker,
+    read_index,
+    summarize_index,
+)
 from sortk.prepare.render import (
     Bursts,
-    Clip,
-    Int16,
-    Plan,
     PlannedPiece,
     PlannedSpeaker,
     PlannedTurn,
     RoomTone,
+    SessionPlan,
+    SetSummary,
+    SoundClip,
     SourceAudio,
     find_clips,
     render,
+    write_set,
 )
-from sortk.prepare.turn_taking import TurnStatistics, compare, measure, read_turn_taking
-from sortk.prepare.write_sessions import SetSummary, write_set
 from sortk.records import SAMPLE_RATE, RunJobs, Source
 
 log = logging.getLogger(__name__)
@@ -126,7 +142,7 @@ def _require(condition: bool, sentence: str) -> None:
 
 
 @dataclass(frozen=True)
-class Targets:
+class SessionTargets:
     """What one session is to reach."""
 
     n_speakers: int
@@ -134,7 +150,7 @@ class Targets:
     silence: float
 
 
-def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int) -> Targets:
+def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int) -> SessionTargets:
     """Return the targets of the index-th session: evenly spread over their distributions for any number of sessions.
 
     The quantiles of successive sessions are multiples, modulo one, of three irrational numbers, which fill the unit
@@ -148,7 +164,7 @@ def draw_targets(options: SimulateOptions, seed: int, set_name: str, index: int)
     # Sessions with one speaker have no overlap; the others make up for them.
     overlap = options.overlap * len(counts) / sum(count > 1 for count in counts) if options.max_speakers > 1 else 0.0
     overlap_std = min(options.spread * overlap, (MAX_OVERLAP - overlap) / 2)
-    return Targets(
+    return SessionTargets(
         n_speakers,
         min(_beta_quantile(overlap, overlap_std, quantiles[0]), MAX_OVERLAP),
         _beta_quantile(options.silence, options.spread * options.silence, quantiles[1]),
@@ -213,19 +229,20 @@ class Simulator:
             )
         self.noises = find_clips(Path(options.noise_dir)) if options.noise_dir else []
         self.rirs = find_clips(Path(options.rir_dir)) if options.rir_dir else []
-        self._pieces: dict[str, list[list[Piece]]] = {}
+        self._pieces: dict[str, list[list[SpeechPiece]]] = {}
         self._audio = SourceAudio(options.sample_rate)
 
     def session_id(self, index: int) -> str:
         return f"{self.set_name}-{index:06d}"
 
-    def plan(self, index: int) -> Plan:
+    def plan(self, index: int) -> SessionPlan:
         """Make all random choices for the index-th session."""
         options, session_id = self.options, self.session_id(index)
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
         drawn = rng.sample(self._pool(targets.n_speakers, rng), targets.n_speakers)
-        cast = [self._voice(speaker, rng) for speaker in drawn]
+        speeds = options.speeds
+        cast = [Voice(speaker, speeds[0] if len(speeds) == 1 else rng.choice(speeds)) for speaker in drawn]
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
         turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, self.habits)
@@ -234,7 +251,7 @@ class Simulator:
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
         rirs = self.rirs if not options.dry_share or rng.random() >= options.dry_share else []
         noises = self.noises if not options.clean_share or rng.random() >= options.clean_share else []
-        return Plan(
+        return SessionPlan(
             session_id=session_id,
             sample_rate=options.sample_rate,
             n_samples=n_samples,
@@ -248,12 +265,20 @@ class Simulator:
             noise=self._pick_noise(noises, rng),
             snr_db=round(rng.uniform(options.min_snr_db, options.max_snr_db), 2),
             # Drawn only where they are asked for, so that other plans stay as they are.
-            room_tone=_draw_room_tone(rng) if options.room_tone and rng.random() < options.room_tone else None,
-            bursts=_draw_bursts(rng) if options.bursts and rng.random() < options.bursts else None,
+            room_tone=(
+                RoomTone(round(rng.uniform(*ROOM_TONE_DB), 2), round(rng.uniform(0.0, ROOM_TONE_POLE), 4))
+                if options.room_tone and rng.random() < options.room_tone
+                else None
+            ),
+            bursts=(
+                Bursts(round(rng.uniform(*BURSTS_PER_SECOND), 3), round(rng.uniform(*BURSTS_DB), 2))
+                if options.bursts and rng.random() < options.bursts
+                else None
+            ),
             codec=rng.choice(options.codecs) if options.coded_share and rng.random() < options.coded_share else "",
         )
 
-    def render(self, plan: Plan) -> Int16:
+    def render(self, plan: SessionPlan) -> Int16:
         """Return the samples of a planned session."""
         return render(plan, self._audio)
 
@@ -270,11 +295,7 @@ class Simulator:
             pool = alike if len(alike) >= n_speakers else pool
         return pool
 
-    def _voice(self, speaker: SpeakerIndex, rng: Random) -> Voice:
-        speeds = self.options.speeds
-        return Voice(speaker, speeds[0] if len(speeds) == 1 else rng.choice(speeds))
-
-    def _fitting_pieces(self, voice: Voice) -> list[list[Piece]]:
+    def _fitting_pieces(self, voice: Voice) -> list[list[SpeechPiece]]:
         if voice.name not in self._pieces:
             if len(self._pieces) >= SPEAKERS_IN_MEMORY * len(self.options.speeds):
                 self._pieces.pop(next(iter(self._pieces)))
@@ -292,25 +313,17 @@ class Simulator:
         spread_db = rng.uniform(-self.options.level_spread_db, self.options.level_spread_db)
         return round(10 ** ((self.options.level_db + spread_db) / 20) / math.sqrt(energy), 6)
 
-    def _pick_noise(self, noises: Sequence[Clip], rng: Random) -> Clip | None:
+    def _pick_noise(self, noises: Sequence[SoundClip], rng: Random) -> SoundClip | None:
         """Return some noise; of a long recording, a part."""
         clip = self._pick(noises, rng)
         if clip is None or clip.duration <= self.options.seconds:
             return clip
         start = clip.start + rng.uniform(0.0, clip.duration - self.options.seconds)
-        return Clip(clip.audio_path, round(start, 3), self.options.seconds)
+        return SoundClip(clip.audio_path, round(start, 3), self.options.seconds)
 
     @staticmethod
-    def _pick(clips: Sequence[Clip], rng: Random) -> Clip | None:
+    def _pick(clips: Sequence[SoundClip], rng: Random) -> SoundClip | None:
         return rng.choice(clips) if clips else None
-
-
-def _draw_room_tone(rng: Random) -> RoomTone:
-    return RoomTone(round(rng.uniform(*ROOM_TONE_DB), 2), round(rng.uniform(0.0, ROOM_TONE_POLE), 4))
-
-
-def _draw_bursts(rng: Random) -> Bursts:
-    return Bursts(round(rng.uniform(*BURSTS_PER_SECOND), 3), round(rng.uniform(*BURSTS_DB), 2))
 
 
 def _planned_turn(placed: PlacedTurn, arrived: Sequence[str], sample_rate: int) -> PlannedTurn:

@@ -41,7 +41,7 @@ import pyphen
 
 from sortk.records import Word
 
-Rule = Literal["sounds", "syllables", "hyphenation", "letters"]
+WordRule = Literal["sounds", "syllables", "hyphenation", "letters"]
 
 CACHED_WORDS = 2**18  # more distinct words than most corpora have
 
@@ -63,14 +63,14 @@ HESITATIONS = frozenset(("um", "uh", "er", "erm", "mm", "hmm"))
 
 
 def approximate_word_times(
-    words: Sequence[str], start: float, end: float, lang: str = "en_US", rule: Rule = "sounds"
+    words: Sequence[str], start: float, end: float, lang: str = "en_US", rule: WordRule = "sounds"
 ) -> list[Word]:
     """Return the words of a segment [start, end], one after the other without gaps."""
     edges = find_word_edges(words, start, end, lang, rule)
     return [Word(text, *span) for text, span in zip(words, itertools.pairwise(edges), strict=True)]
 
 
-def find_word_edges(words: Sequence[str], start: float, end: float, lang: str, rule: Rule) -> list[float]:
+def find_word_edges(words: Sequence[str], start: float, end: float, lang: str, rule: WordRule) -> list[float]:
     """Return the start of each word, delta_1 = start to delta_n, and then `end`."""
     if not words:
         return [end]
@@ -83,7 +83,7 @@ def find_word_edges(words: Sequence[str], start: float, end: float, lang: str, r
 
 
 @lru_cache(CACHED_WORDS)
-def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
+def weigh_word(word: str, lang: str = "en_US", rule: WordRule = "sounds") -> float:
     """Return n_i, the length of the word by the rule; at least one."""
     language = find_language(lang)
     if rule == "sounds":
@@ -95,7 +95,7 @@ def weigh_word(word: str, lang: str = "en_US", rule: Rule = "sounds") -> float:
         return len(_hyphenator(language).positions(word.strip(_PUNCTUATION))) + 1
     if rule == "letters":
         return max(1, sum(map(str.isalnum, word)))
-    raise ValueError(f"unknown rule {rule!r} for word times; rules: {', '.join(get_args(Rule))}")
+    raise ValueError(f"unknown rule {rule!r} for word times; rules: {', '.join(get_args(WordRule))}")
 
 
 @cache
@@ -291,20 +291,17 @@ def _read_number(number: str) -> list[str]:
             words += _read_digits(digits)
         else:
             value = int(digits)
-            is_year = 1100 <= value < 2000 or 2010 <= value < 2100
-            words += _read_year(value) if is_year else _read_cardinal(value)
+            if 1100 <= value < 2000 or 2010 <= value < 2100:
+                century, year = divmod(value, 100)
+                words += [*_read_cardinal(century), *(["hundred"] if year == 0 else ["oh"] if year < 10 else [])]
+                words += _read_cardinal(year) if year else []
+            else:
+                words += _read_cardinal(value)
     return words
 
 
 def _read_digits(digits: str) -> list[str]:
     return [_UNITS[int(digit)] for digit in digits]
-
-
-def _read_year(value: int) -> list[str]:
-    century, year = divmod(value, 100)
-    if year == 0:
-        return [*_read_cardinal(century), "hundred"]
-    return [*_read_cardinal(century), *(["oh"] if year < 10 else []), *_read_cardinal(year)]
 
 
 def _read_cardinal(value: int) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from sortk.formats import seglst
 from sortk.formats.files import check_file_name, files_in, plural, quote
 from sortk.options import Options
-from sortk.prepare.syllables import Rule, find_language, find_word_edges
+from sortk.prepare.syllables import WordRule, find_language, find_word_edges
 from sortk.records import Counts, RunJobs, Segment
 
 MIN_WORD_SECONDS = 0.001  # on average over a segment; less is an error in its times, and would be rounded to 0
@@ -29,7 +29,7 @@ class TimestampOptions(Options):
     """Settings of word times."""
 
     lang: str = "en_US"  # of the transcripts; any language that pyphen has
-    rule: Rule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
+    rule: WordRule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -197,10 +197,10 @@ class RecordingView:
         return Excerpt(span, speakers, window.stretches, words, n_cut)
 
 
-Rule = Callable[[Excerpt], float | None]
+DropRule = Callable[[Excerpt], float | None]
 
 
-def find_violation(excerpt: Excerpt, rules: Mapping[str, Rule]) -> tuple[str, float] | None:
+def find_violation(excerpt: Excerpt, rules: Mapping[str, DropRule]) -> tuple[str, float] | None:
     """Return the first rule that drops the piece, and the measured value; None if it is kept."""
     for name, rule in rules.items():
         value = rule(excerpt)

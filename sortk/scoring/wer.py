@@ -47,7 +47,7 @@ from sortk.formats.files import FormatError, files_in, quote, read_lines
 from sortk.formats.objects import entries
 from sortk.formats.sst import TOKEN, parse_any, speaker_number
 from sortk.options import Options, option
-from sortk.prepare.syllables import Rule, find_word_edges
+from sortk.prepare.syllables import WordRule, find_word_edges
 from sortk.records import Region, Segment, arrival_order
 from sortk.scoring.compare import SessionCounts
 from sortk.scoring.normalizers import Normalizer, NormalizerName, find_normalizer
@@ -64,7 +64,7 @@ MAX_STREAMS = 10  # and for orcwer
 MAX_ORC_CELLS = 200_000_000  # for one session, two or four bytes each
 
 LANGUAGE = "en_US"
-RULE: Rule = "sounds"  # how long words are, to order those of overlapping segments; as in stage 3
+RULE: WordRule = "sounds"  # how long words are, to order those of overlapping segments; as in stage 3
 
 
 @dataclass(frozen=True)

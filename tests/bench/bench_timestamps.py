@@ -28,12 +28,12 @@ from sortk.formats import seglst, sources
 from sortk.formats.files import files_in
 from sortk.formats.sst import build_sst, join_words
 from sortk.prepare.sst import write_sst
-from sortk.prepare.syllables import Rule, approximate_word_times, weigh_word
+from sortk.prepare.syllables import WordRule, approximate_word_times, weigh_word
 from sortk.prepare.timestamps import TimestampOptions, time_words, write_timestamps
 from sortk.records import Segment, Word
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-RULES: tuple[Rule, ...] = get_args(Rule)
+RULES: tuple[WordRule, ...] = get_args(WordRule)
 N_VOICES, SENTENCES_PER_VOICE = 12, 60
 MIN_WORDS_PER_SECOND = 200_000
 WORD = re.compile(r"[a-z']+")
@@ -121,7 +121,7 @@ def read_words(path: Path) -> Truth:
 # Errors
 
 
-def measure_errors(segments: Truth, rule: Rule) -> list[float]:
+def measure_errors(segments: Truth, rule: WordRule) -> list[float]:
     """Absolute errors of word starts, in seconds."""
     errors = []
     for words in segments:

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sortk.prepare.conversation import PlacedTurn, apportion, plan_turns
-from sortk.prepare.pieces import Piece
-from sortk.prepare.write_sessions import measure_activity
+from sortk.prepare.pieces import SpeechPiece
 from sortk.records import Segment, Word
+from sortk.spans import measure_activity
 
 
 def make_cast(
     n_speakers: int, rng: Random, shortest_ms: int = 200, longest_ms: int = 3000
-) -> dict[str, list[list[Piece]]]:
-    def piece(speaker: str, n: int) -> Piece:
+) -> dict[str, list[list[SpeechPiece]]]:
+    def piece(speaker: str, n: int) -> SpeechPiece:
         words = tuple(Word("w", 0.0, 0.1) for _ in range(rng.randint(1, 6)))
         length_ms = rng.randint(shortest_ms, longest_ms)
-        return Piece(speaker, f"{speaker}-{n}", Path("x.flac"), 0.0, length_ms, 0, 0, 0.01, words)
+        return SpeechPiece(speaker, f"{speaker}-{n}", Path("x.flac"), 0.0, length_ms, 0, 0, 0.01, words)
 
     return {f"s{n}": [[piece(f"s{n}", i)] for i in range(40)] for n in range(n_speakers)}
 

@@ -12,7 +12,7 @@ from sortk.formats import audio, manifest, mixlist, rttm
 from sortk.formats.annotation import session_segments
 from sortk.formats.files import FormatError
 from sortk.prepare.librispeechmix import ListedMixtures, RandomMixtures, mix_at_random
-from sortk.prepare.write_sessions import write_set
+from sortk.prepare.render import write_set
 from sortk.records import Source
 
 LISTS = sorted((Path(__file__).parents[3] / "shared" / "data" / "refs" / "librispeechmix").glob("*.jsonl.gz"))

@@ -10,7 +10,7 @@ from tones import tone
 
 from sortk.formats import audio
 from sortk.formats.files import FormatError
-from sortk.prepare.pieces import Piece, at_speed, cut_piece, index_speaker, read_index, summarize_index
+from sortk.prepare.pieces import SpeechPiece, at_speed, cut_piece, index_speaker, read_index, summarize_index
 from sortk.records import Source, Word
 
 SILENCE = np.zeros(16000, np.float32)
@@ -101,7 +101,7 @@ def test_the_level_of_a_speaker_is_the_mean_over_speech_only(
 
 def test_a_piece_at_another_speed() -> None:
     words = (Word("a", 0.0, 0.25), Word("b", 0.25, 1.0))
-    piece = Piece("x", "u", Path("a.flac"), 3.0, 1000, 50, 20, 0.1, words)
+    piece = SpeechPiece("x", "u", Path("a.flac"), 3.0, 1000, 50, 20, 0.1, words)
     faster = at_speed(piece, "x@1.25", 1.25)
     assert (faster.speaker, faster.start, faster.duration_ms) == ("x@1.25", 3.0, 800)
     assert (faster.lead_ms, faster.tail_ms) == (40, 16)
@@ -111,7 +111,7 @@ def test_a_piece_at_another_speed() -> None:
 
 def test_a_long_piece_is_cut_into_equal_parts_of_its_source() -> None:
     words = (Word("a", 0.0, 0.4), Word("b", 0.4, 1.0), Word("c", 1.9, 2.0))
-    piece = Piece("s", "u", Path("a.flac"), 5.0, 2000, 50, 40, 1.0, words)
+    piece = SpeechPiece("s", "u", Path("a.flac"), 5.0, 2000, 50, 40, 1.0, words)
     assert cut_piece(piece, 2000) == [piece]
     # played at half the speed, a second of the session is half a second of the source
     parts = cut_piece(piece, 900, speed=0.5)

@@ -12,12 +12,12 @@ from tones import tone
 from sortk.formats import audio
 from sortk.prepare.render import (
     Bursts,
-    Clip,
-    Plan,
     PlannedPiece,
     PlannedSpeaker,
     PlannedTurn,
     RoomTone,
+    SessionPlan,
+    SoundClip,
     SourceAudio,
     _speed_filter,
     apply_codec,
@@ -44,7 +44,7 @@ def test_an_exact_plan_is_the_plain_sum(tmp_path: Path) -> None:
     for n, wav in enumerate(wavs):
         audio.write_flac(tmp_path / f"{n}.flac", wav)
     turns = (one_piece(tmp_path / "0.flac", 1000, 0), one_piece(tmp_path / "1.flac", 800, 700, speaker=1))
-    plan = Plan("x", 16000, 1500, (PlannedSpeaker("a", 1.0), PlannedSpeaker("b", 1.0)), turns, exact=True)
+    plan = SessionPlan("x", 16000, 1500, (PlannedSpeaker("a", 1.0), PlannedSpeaker("b", 1.0)), turns, exact=True)
     expected = np.zeros(1500, np.int16)
     expected[:1000] += wavs[0]
     expected[700:] += wavs[1]
@@ -53,7 +53,7 @@ def test_an_exact_plan_is_the_plain_sum(tmp_path: Path) -> None:
 
 def test_gain_and_fades(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", np.full(4000, 1000, np.int16))
-    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 2.0),), (one_piece(tmp_path / "a.flac", 4000, 2000),))
+    plan = SessionPlan("x", 16000, 8000, (PlannedSpeaker("a", 2.0),), (one_piece(tmp_path / "a.flac", 4000, 2000),))
     samples = render(plan, SourceAudio(16000))
     assert (samples[:2000] == 0).all() and (samples[6000:] == 0).all()
     assert (samples[2080:5920] == 2000).all()  # 5 ms at each edge fade, so that nothing clicks
@@ -63,7 +63,7 @@ def test_gain_and_fades(tmp_path: Path) -> None:
 def test_room_tone_around_a_piece_fades(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", np.full(4000, 1000, np.int16))
     piece = PlannedPiece(tmp_path / "a.flac", 0.1, 1000, 800, 400, 2000, ())
-    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 2000, 3000, (piece,)),))
+    plan = SessionPlan("x", 16000, 8000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 2000, 3000, (piece,)),))
     samples = render(plan, SourceAudio(16000))
     assert (samples[2000:3000] == 1000).all()
     assert samples[1200] < 5 < samples[1700] and samples[1199] == 0
@@ -73,30 +73,32 @@ def test_room_tone_around_a_piece_fades(tmp_path: Path) -> None:
 def test_speed_changes_pitch_and_length_together(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(2.0, hertz=400.0))
     piece = PlannedPiece(tmp_path / "a.flac", 0.5, 16000, 0, 0, 0, ())
-    plan = Plan("x", 16000, 16000, (PlannedSpeaker("a", 1.0, speed=1.25),), (PlannedTurn(0, 0, 16000, (piece,)),))
+    plan = SessionPlan(
+        "x", 16000, 16000, (PlannedSpeaker("a", 1.0, speed=1.25),), (PlannedTurn(0, 0, 16000, (piece,)),)
+    )
     samples = render(plan, SourceAudio(16000))  # a second, made of 1.25 s from 0.5 s on
     assert np.abs(np.fft.rfft(samples)).argmax() == 500 and np.abs(samples[15000:]).max() > 100
 
 
 def test_a_mixture_that_would_clip_is_scaled_down(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(0.5, 0.5))
-    plan = Plan("x", 16000, 8000, (PlannedSpeaker("a", 3.0),), (one_piece(tmp_path / "a.flac", 8000, 0),))
+    plan = SessionPlan("x", 16000, 8000, (PlannedSpeaker("a", 3.0),), (one_piece(tmp_path / "a.flac", 8000, 0),))
     assert np.abs(render(plan, SourceAudio(16000)).astype(int)).max() == pytest.approx(0.99 * 32768, abs=2)
 
 
 def test_noise_has_the_planned_snr(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(1.0))
     audio.write_flac(tmp_path / "noise.flac", noise(4000, 3))
-    clip = Clip(tmp_path / "noise.flac", 0.0, 0.25)
+    clip = SoundClip(tmp_path / "noise.flac", 0.0, 0.25)
     turns = (one_piece(tmp_path / "a.flac", 16000, 0),)
-    plan = Plan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), turns, clip, snr_db=10.0)
+    plan = SessionPlan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), turns, clip, snr_db=10.0)
     samples = render(plan, SourceAudio(16000)) / 32768
     assert 10 * np.log10(0.1**2 / np.mean(samples[16000:] ** 2)) == pytest.approx(10, abs=0.2)
 
 
 def test_room_tone_fills_pauses_at_the_planned_snr(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(1.0))
-    plan = Plan(
+    plan = SessionPlan(
         "x", 16000, 32000, (PlannedSpeaker("a", 1.0),), (one_piece(tmp_path / "a.flac", 16000, 0),),
         room_tone=RoomTone(snr_db=30.0, pole=0.9),
     )  # fmt: skip
@@ -112,7 +114,7 @@ def test_room_tone_fills_pauses_at_the_planned_snr(tmp_path: Path) -> None:
 def test_bursts_are_short_noises_in_pauses_too(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "a.flac", tone(1.0))
     turns = (one_piece(tmp_path / "a.flac", 16000, 0),)
-    plan = Plan("x", 16000, 16000 * 41, (PlannedSpeaker("a", 1.0),), turns, bursts=Bursts(0.5, snr_db=20.0))
+    plan = SessionPlan("x", 16000, 16000 * 41, (PlannedSpeaker("a", 1.0),), turns, bursts=Bursts(0.5, snr_db=20.0))
     samples = render(plan, SourceAudio(16000))
     loud = np.abs(samples[16000:].reshape(-1, 160)).max(axis=1) > 0  # by 10 ms
     assert 0.02 < loud.mean() < 0.6  # about 20 bursts of 0.01 to 1.6 s in 40 s
@@ -151,8 +153,10 @@ def test_a_room_keeps_the_direct_sound_in_place(tmp_path: Path) -> None:
     response = np.zeros(1000, np.float32)
     response[100], response[400] = 0.8, 0.4
     audio.write_flac(tmp_path / "room.flac", response)
-    speaker = PlannedSpeaker("a", 1.0, Clip(tmp_path / "room.flac", 0.0, 0.0625))
-    samples = render(Plan("x", 16000, 8000, (speaker,), (one_piece(tmp_path / "a.flac", 8000, 0),)), SourceAudio(16000))
+    speaker = PlannedSpeaker("a", 1.0, SoundClip(tmp_path / "room.flac", 0.0, 0.0625))
+    samples = render(
+        SessionPlan("x", 16000, 8000, (speaker,), (one_piece(tmp_path / "a.flac", 8000, 0),)), SourceAudio(16000)
+    )
     assert np.abs(samples).argmax() == 4000
     assert samples[4300] / samples[4000] == pytest.approx(0.5, abs=0.01)
     assert np.sum(samples.astype(float) ** 2) == pytest.approx(20000.0**2, rel=0.01)
@@ -160,9 +164,9 @@ def test_a_room_keeps_the_direct_sound_in_place(tmp_path: Path) -> None:
 
 def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
     piece = PlannedPiece(tmp_path / "audio" / "a.flac", 1.5, 1000, 80, 0, 16, (Word("hi", 0.0, 0.05),))
-    plan = Plan(
-        "x", 16000, 2000, (PlannedSpeaker("a", 1.25, Clip(tmp_path / "r.flac", 0.0, 0.5), 0.9),),
-        (PlannedTurn(0, 16, 1016, (piece,)),), Clip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
+    plan = SessionPlan(
+        "x", 16000, 2000, (PlannedSpeaker("a", 1.25, SoundClip(tmp_path / "r.flac", 0.0, 0.5), 0.9),),
+        (PlannedTurn(0, 16, 1016, (piece,)),), SoundClip(tmp_path / "n.flac", 1.0, 2.0), 7.5,
         RoomTone(30.0, 0.5), Bursts(1.0, 9.0), "mp3",
     )  # fmt: skip
     path = tmp_path / "plan" / "x.json"
@@ -173,7 +177,7 @@ def test_a_plan_survives_json_and_a_move(tmp_path: Path) -> None:
 
 def test_segments_and_words_of_a_plan() -> None:
     piece = PlannedPiece(Path("a.flac"), 0.0, 16000, 0, 0, 8000, (Word("hi", 0.0, 0.25), Word("you", 0.5, 1.0)))
-    plan = Plan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 8000, 24000, (piece,)),))
+    plan = SessionPlan("x", 16000, 32000, (PlannedSpeaker("a", 1.0),), (PlannedTurn(0, 8000, 24000, (piece,)),))
     assert plan.segments() == [Segment("x", "a", 0.5, 1.5)]
     assert plan.words() == [Segment("x", "a", 0.5, 0.75, "hi"), Segment("x", "a", 1.0, 1.5, "you")]
     assert plan.duration == 2.0
@@ -194,11 +198,11 @@ def test_the_cache_forgets_the_oldest_file(tmp_path: Path) -> None:
 
 def test_clips_are_those_of_the_manifest_or_all_files(tmp_path: Path) -> None:
     audio.write_flac(tmp_path / "deep" / "b.flac", noise(16000, 0))
-    assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.0, 1.0)]
+    assert find_clips(tmp_path) == [SoundClip(tmp_path / "deep" / "b.flac", 0.0, 1.0)]
     (tmp_path / "manifest.jsonl").write_text(
         '{"file": "deep/b.flac", "start": 0.5, "duration": 0.25}\n', encoding="utf-8"
     )
-    assert find_clips(tmp_path) == [Clip(tmp_path / "deep" / "b.flac", 0.5, 0.25)]
+    assert find_clips(tmp_path) == [SoundClip(tmp_path / "deep" / "b.flac", 0.5, 0.25)]
     with pytest.raises(ValueError, match="no such folder"):
         find_clips(tmp_path / "nowhere")
 

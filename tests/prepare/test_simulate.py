@@ -23,9 +23,9 @@ from sortk.prepare.simulate import (
     simulate_set,
     simulate_splits,
 )
-from sortk.prepare.write_sessions import measure_activity
 from sortk.records import Source
 from sortk.run.workers import run_local
+from sortk.spans import measure_activity
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = ("audiomnist", "librispeech_sub", "speechocean_sub")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sortk.formats import rttm
+from sortk.prepare.conversation import measure, read_turn_taking
 from sortk.prepare.simulate import SimulateOptions, index_sources, simulate_set
-from sortk.prepare.turn_taking import measure, read_turn_taking
 from sortk.records import Segment, Source
 
 TALK = [
