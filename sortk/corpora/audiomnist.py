@@ -14,8 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sortk.corpora.own_sources import find_sources, read_existing
-from sortk.corpora.splits import split_speakers
+from sortk.corpora.splits import find_sources, read_existing, split_speakers
 from sortk.formats import audio
 from sortk.formats.files import FormatError
 from sortk.options import Options, option

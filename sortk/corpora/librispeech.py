@@ -55,26 +55,29 @@ def find_chapters(corpus_dir: Path) -> list[Chapter]:
 
 def read_chapter(chapter: Chapter) -> list[Source]:
     """Return the utterances of a chapter; their lengths come from the FLAC headers."""
-    return [_read_utterance(chapter, number, line) for number, line in read_lines(chapter.transcript) if line.strip()]
-
-
-def _read_utterance(chapter: Chapter, number: int, line: str) -> Source:
-    utterance_id, _, text = line.partition(" ")
-    if not text.strip():
-        raise FormatError(chapter.transcript, number, f"no text after the utterance id {utterance_id!r}")
-    path = chapter.transcript.parent / f"{utterance_id}.flac"
-    if not path.is_file():
-        raise FormatError(chapter.transcript, number, f"{path} is missing; unpack this subset of LibriSpeech again")
-    return Source(
-        utterance_id=utterance_id,
-        audio_path=path,
-        offset=0.0,
-        duration=audio.info(path).seconds,
-        speaker=chapter.speaker,
-        text=text.strip().lower(),
-        gender=chapter.gender,
-        split=chapter.split,
-    )
+    utterances = []
+    for number, line in read_lines(chapter.transcript):
+        if not line.strip():
+            continue
+        utterance_id, _, text = line.partition(" ")
+        if not text.strip():
+            raise FormatError(chapter.transcript, number, f"no text after the utterance id {utterance_id!r}")
+        path = chapter.transcript.parent / f"{utterance_id}.flac"
+        if not path.is_file():
+            raise FormatError(chapter.transcript, number, f"{path} is missing; unpack this subset of LibriSpeech again")
+        utterances.append(
+            Source(
+                utterance_id=utterance_id,
+                audio_path=path,
+                offset=0.0,
+                duration=audio.info(path).seconds,
+                speaker=chapter.speaker,
+                text=text.strip().lower(),
+                gender=chapter.gender,
+                split=chapter.split,
+            )
+        )
+    return utterances
 
 
 def _read_genders(path: Path) -> dict[str, str]:

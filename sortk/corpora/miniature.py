@@ -19,9 +19,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from sortk.corpora import ami, audiomnist, callhome, dipco, espeak, icsi, librispeechmix
-from sortk.corpora.espeak import EspeakOptions, EspeakSpeaker
+from sortk.corpora.espeak import EspeakOptions, EspeakSpeaker, open_synthesizer
 from sortk.corpora.splits import TEST, TRAIN, VALID
-from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import audio, rttm, uem
 from sortk.formats.audio import Samples
 from sortk.formats.files import atomic_path, atomic_text

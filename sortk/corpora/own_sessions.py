@@ -33,7 +33,7 @@ from sortk.records import Region, RunJobs, Segment, Session
 
 log = logging.getLogger(__name__)
 
-Entry = TypeVar("Entry", Segment, Region)
+Annotation = TypeVar("Annotation", Segment, Region)
 
 TOLERANCE = 0.5  # seconds by which annotation may outlast its audio: annotators round up
 PART_NAMES = ("train", "dev", "valid", "test")
@@ -249,30 +249,25 @@ def _find_recordings(folder: Path) -> list[Path]:
 
 
 def _assign(
-    entries: Sequence[Entry],
+    entries: Sequence[Annotation],
     path: Path,
     recordings: dict[str, Annotated],
     known: Mapping[str, Path],
-    place: Callable[[Annotated], list[Entry]],
+    place: Callable[[Annotated], list[Annotation]],
 ) -> None:
     """Add the entries of a file to the recordings that they are about; those may be in another part."""
     for entry in entries:
         if entry.session_id in recordings:
             place(recordings[entry.session_id]).append(entry)
         elif entry.session_id not in known:
-            nearest = _find_nearest(entry.session_id, known)
+            # What was probably meant differs in case, by a file suffix, or slightly.
+            simple, wanted = {_simplify(name): name for name in known}, _simplify(entry.session_id)
+            close = [wanted] if wanted in simple else difflib.get_close_matches(wanted, simple, n=1)
+            nearest = simple[close[0]] if close else None
             raise FileNotFoundError(
                 f"{path}: refers to session {quote(entry.session_id)}, but there is no recording of that name"
                 + (f"; the nearest is {known[nearest].name}, whose session is {quote(nearest)}" if nearest else "")
             )
-
-
-def _find_nearest(session_id: str, known: Iterable[str]) -> str | None:
-    """Return the session that was probably meant: it differs in case, by a file suffix, or slightly."""
-    simple = {_simplify(name): name for name in known}
-    wanted = _simplify(session_id)
-    close = [wanted] if wanted in simple else difflib.get_close_matches(wanted, simple, n=1)
-    return simple[close[0]] if close else None
 
 
 def _simplify(session_id: str) -> str:

@@ -26,7 +26,6 @@ from sortk.corpora import (
     librispeech,
     librispeechmix,
     own_sessions,
-    own_sources,
     sre,
     voxconverse,
 )
@@ -35,7 +34,7 @@ from sortk.corpora.audiomnist import AudioMnistOptions
 from sortk.corpora.espeak import EspeakOptions
 from sortk.corpora.miniature import MiniatureMaker, write_miniature
 from sortk.corpora.sessions import Parts, Published, RecordedSession, write_sets
-from sortk.corpora.splits import TEST, TRAIN, VALID, stable_random
+from sortk.corpora.splits import SOURCES_NAME, TEST, TRAIN, VALID, fill_splits, read_own_sources, stable_random
 from sortk.formats import mixlist, sources
 from sortk.formats.files import is_id, plural
 from sortk.formats.mixlist import Mixture
@@ -117,7 +116,7 @@ class PrepareOptions(Options):
         found = []
         for choice in self.choices:
             folder = Path(choice.corpus_dir)
-            path = folder if folder.suffix == ".jsonl" else folder / own_sources.SOURCES_NAME
+            path = folder if folder.suffix == ".jsonl" else folder / SOURCES_NAME
             if choice.corpus_dir and path.is_file():
                 found.append(path)
             if choice.corpus_dir and choice.corpus == "sessions" and folder.is_dir():
@@ -193,12 +192,14 @@ def prepare_corpus(
         if not choice.sets:
             parts = {part: sessions for part, sessions in parts.items() if part not in corpus.on_request}
         if choice.max_sessions:
-            parts = {part: _draw(choice, part, sessions, seed) for part, sessions in parts.items()}
+            for part, sessions in parts.items():
+                n_drawn, random = min(choice.max_sessions, len(sessions)), stable_random(seed, choice.corpus, part)
+                parts = parts | {part: [sessions[n] for n in sorted(random.sample(range(len(sessions)), n_drawn))]}
         sets.add(choice, replace(contents, parts=parts))
     for name, sessions in sets.sessions.items():
         hours = sum(session.duration for session in sessions) / 3600
         log.info("%s.jsonl: %s, %.2f h", name, plural(len(sessions), "session"), hours)
-    sources.write(out_dir / own_sources.SOURCES_NAME, sets.sources)
+    sources.write(out_dir / SOURCES_NAME, sets.sources)
     write_sets(sets.sessions, out_dir, run_jobs)
     for name, mixtures in sets.mixtures.items():
         mixlist.write(out_dir / "mixtures" / f"{name}.jsonl", mixtures)
@@ -236,13 +237,6 @@ def _compare(choice: CorpusChoice, contents: CorpusContents, published: Mapping[
             log.warning("%s, but published are %s", found, expected)
         else:
             log.info("%s, as published", found)
-
-
-def _draw(choice: CorpusChoice, part: str, sessions: list[RecordedSession], seed: int) -> list[RecordedSession]:
-    """Return at most `max_sessions` sessions of a part, in the order of the corpus."""
-    random = stable_random(seed, choice.corpus, part)
-    numbers = sorted(random.sample(range(len(sessions)), min(choice.max_sessions, len(sessions))))
-    return [sessions[number] for number in numbers]
 
 
 class SetsBuilder:
@@ -318,18 +312,6 @@ def _sessions(read: Callable[[Path, RunJobs], Parts]) -> Callable[[ReadRequest],
     return lambda request: CorpusContents(parts=read(request.corpus_dir, request.run_jobs))
 
 
-def _read_espeak(request: ReadRequest) -> CorpusContents:
-    return CorpusContents(espeak.prepare(request.options.espeak, request.out_dir, request.seed, request.run_jobs))
-
-
-def _read_audiomnist(request: ReadRequest) -> CorpusContents:
-    return CorpusContents(audiomnist.prepare(request.corpus_dir, request.options.audiomnist, request.run_jobs))
-
-
-def _read_librispeech(request: ReadRequest) -> CorpusContents:
-    return CorpusContents(librispeech.prepare(request.corpus_dir, request.run_jobs))
-
-
 def _read_librispeechmix(request: ReadRequest) -> CorpusContents:
     utterances = librispeechmix.read_sources(request.corpus_dir, request.run_jobs)
     return CorpusContents(utterances, mixtures=librispeechmix.read_mixtures(request.corpus_dir))
@@ -343,16 +325,12 @@ def _read_ami(request: ReadRequest) -> CorpusContents:
 
 def _read_sre(request: ReadRequest) -> CorpusContents:
     options, utterances = request.options, sre.prepare(request.corpus_dir, request.run_jobs)
-    return CorpusContents(
-        own_sources.fill_splits(utterances, options.valid_fraction, options.test_fraction, request.seed)
-    )
+    return CorpusContents(fill_splits(utterances, options.valid_fraction, options.test_fraction, request.seed))
 
 
 def _read_own_sources(request: ReadRequest) -> CorpusContents:
-    options = request.options
-    return CorpusContents(
-        own_sources.prepare(request.corpus_dir, options.valid_fraction, options.test_fraction, request.seed)
-    )
+    fractions = request.options.valid_fraction, request.options.test_fraction
+    return CorpusContents(read_own_sources(request.corpus_dir, *fractions, request.seed))
 
 
 def _read_own_sessions(request: ReadRequest) -> CorpusContents:
@@ -361,9 +339,22 @@ def _read_own_sessions(request: ReadRequest) -> CorpusContents:
 
 
 CORPORA = {
-    "espeak": Corpus(_read_espeak, ""),
-    "audiomnist": Corpus(_read_audiomnist, "git clone of github.com/soerenab/AudioMNIST"),
-    "librispeech": Corpus(_read_librispeech, "LibriSpeech is OpenSLR 12, www.openslr.org/12"),
+    "espeak": Corpus(
+        lambda request: CorpusContents(
+            espeak.prepare(request.options.espeak, request.out_dir, request.seed, request.run_jobs)
+        ),
+        "",
+    ),
+    "audiomnist": Corpus(
+        lambda request: CorpusContents(
+            audiomnist.prepare(request.corpus_dir, request.options.audiomnist, request.run_jobs)
+        ),
+        "git clone of github.com/soerenab/AudioMNIST",
+    ),
+    "librispeech": Corpus(
+        lambda request: CorpusContents(librispeech.prepare(request.corpus_dir, request.run_jobs)),
+        "LibriSpeech is OpenSLR 12, www.openslr.org/12",
+    ),
     "fisher": Corpus(
         _sessions(fisher.read),
         "Fisher English is LDC2004S13, LDC2004T19, LDC2005S13 and LDC2005T19 in one folder",

@@ -266,7 +266,9 @@ def make_sentence(seed: int, speaker: str, index: int, alternatives: int | None 
     kind = rng.choices(list(KINDS), weights=list(KINDS.values()))[0]
     while True:
         sentence = Sentence(_expand(kind, rng, alternatives))
-        if _is_natural(sentence.words):
+        content = [word for word in sentence.words if word not in FUNCTION_WORDS]
+        # One breath is enough for it, and no content word is repeated, as in "rice and rice".
+        if len(sentence.words) <= MAX_WORDS and len(set(content)) == len(content):
             return sentence
 
 
@@ -274,12 +276,6 @@ def vocabulary(alternatives: int | None = None) -> set[str]:
     """Return every word that a sentence can contain."""
     templates = [template for rule in GRAMMAR.values() for template in rule[:alternatives]]
     return {word for template in templates for word in _WORD.findall(_SLOT.sub(" ", template))}
-
-
-def _is_natural(words: list[str]) -> bool:
-    """Return whether no content word is repeated, as in "rice and rice", and one breath is enough."""
-    content = [word for word in words if word not in FUNCTION_WORDS]
-    return len(words) <= MAX_WORDS and len(set(content)) == len(content)
 
 
 def _expand(rule: str, rng: random.Random, alternatives: int | None) -> str:

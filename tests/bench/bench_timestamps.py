@@ -21,9 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
-from sortk.corpora.espeak import EspeakSpeaker, all_speakers
+from sortk.corpora.espeak import EspeakSpeaker, all_speakers, open_synthesizer
 from sortk.corpora.sentences import make_sentence
-from sortk.corpora.synthesizer import open_synthesizer
 from sortk.formats import seglst, sources
 from sortk.formats.files import files_in
 from sortk.formats.sst import build_sst, join_words

@@ -12,8 +12,14 @@ import numpy.typing as npt
 import pytest
 import soundfile
 
-from sortk.corpora.espeak import EspeakOptions, EspeakSpeaker, all_speakers, prepare, synthesize_speaker
-from sortk.corpora.synthesizer import open_synthesizer
+from sortk.corpora.espeak import (
+    EspeakOptions,
+    EspeakSpeaker,
+    all_speakers,
+    open_synthesizer,
+    prepare,
+    synthesize_speaker,
+)
 from sortk.formats import audio
 from sortk.records import Source
 

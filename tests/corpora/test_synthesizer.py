@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sortk.corpora import synthesizer
-from sortk.corpora.espeak import ACCENTS
+from sortk.corpora import espeak
+from sortk.corpora.espeak import ACCENTS, EspeakVoice, open_synthesizer, time_words
 from sortk.corpora.sentences import make_sentence
-from sortk.corpora.synthesizer import EspeakVoice, open_synthesizer, time_words
 
 VOICE = EspeakVoice("en-us", "f1", pitch=50, pitch_range=50, words_per_minute=170)
 
@@ -43,7 +42,7 @@ def test_every_word_has_an_event_of_its_own(accent: str, monkeypatch: pytest.Mon
         seen.append((list(positions), list(starts)))
         return []
 
-    monkeypatch.setattr(synthesizer, "time_words", record)
+    monkeypatch.setattr(espeak, "time_words", record)
     with open_synthesizer(EspeakVoice(accent, "f1", 50, 50, 200), seed=0) as voice:
         for index in range(120):
             sentence = make_sentence(1, accent, index)
@@ -102,6 +101,6 @@ def test_an_exception_in_the_middle_of_speech_is_not_lost(monkeypatch: pytest.Mo
     def interrupt(self: object, samples: object, n_samples: int, events: object) -> int:
         raise KeyboardInterrupt  # as Ctrl-C does, wherever Python is just then
 
-    monkeypatch.setattr(synthesizer.Synthesizer, "_receive", interrupt)
+    monkeypatch.setattr(espeak.Synthesizer, "_receive", interrupt)
     with open_synthesizer(VOICE, 0) as speaker, pytest.raises(KeyboardInterrupt):
         speaker.speak("so it is", [0, 3, 6])

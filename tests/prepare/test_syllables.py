@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sortk.prepare.syllables import (
-    Rule,
+    WordRule,
     approximate_word_times,
     find_language,
     read_aloud,
@@ -17,7 +17,7 @@ from sortk.prepare.syllables import (
 )
 from sortk.records import Word
 
-RULES: tuple[Rule, ...] = get_args(Rule)
+RULES: tuple[WordRule, ...] = get_args(WordRule)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -65,7 +65,9 @@ def test_capitals_count_only_beside_small_letters() -> None:
     rule=st.sampled_from(RULES),
     lang=st.sampled_from(["en_US", "de_DE", "fr", "ru", "th"]),
 )
-def test_words_fill_the_segment_in_order(words: list[str], start: float, seconds: float, rule: Rule, lang: str) -> None:
+def test_words_fill_the_segment_in_order(
+    words: list[str], start: float, seconds: float, rule: WordRule, lang: str
+) -> None:
     times = approximate_word_times(words, start, start + seconds, lang, rule)
     assert [word.text for word in times] == words
     assert times[0].start == start
@@ -204,7 +206,7 @@ def test_the_plain_rule_is_pyphens() -> None:
 
 @settings(deadline=None)  # the first word of a language loads its dictionary
 @given(st.text(max_size=20), st.sampled_from(sorted(pyphen.LANGUAGES)), st.sampled_from(RULES))
-def test_every_word_has_a_length_in_every_language(word: str, lang: str, rule: Rule) -> None:
+def test_every_word_has_a_length_in_every_language(word: str, lang: str, rule: WordRule) -> None:
     assert 1 <= weigh_word(word, lang, rule) < 1000
 
 
