@@ -197,7 +197,13 @@ def diarize(
 @click.option("--pnc/--no-pnc", default=None, help="Canary: punctuation and capitals, which it writes by default.")
 @click.option("--ctc", is_flag=True, help="Use the CTC head of a Parakeet that has two.")
 @click.option("--latency", type=float, help="Multitalker Parakeet: seconds of a chunk; else the model's first.")
-@click.option("--beam", type=click.IntRange(min=1), default=1, show_default=True, help="Beam size; 1 is greedy search.")
+@click.option(
+    "--beam",
+    cls=SettingOption,
+    settings=["sortk.models.decoding:DecodingOptions.beam"],
+    type=click.IntRange(min=1),
+    help="Beam size; 1 is greedy search.",
+)
 @click.option(
     "--decoding",
     cls=SettingOption,
@@ -230,7 +236,7 @@ def transcribe(
     pnc: bool | None,
     ctc: bool,
     latency: float | None,
-    beam: int,
+    beam: int | None,
     decoding: str | None,
     lang: str | None,
     force: bool,
@@ -258,7 +264,8 @@ def transcribe(
     if html and out_dir is None:
         raise click.UsageError("--html needs --out-dir")
     given = {"lang": lang, "decoding": decoding, "punctuation": pnc, "overlap": overlap, "latency": latency}
-    options = TranscribeOptions(search=DecodingOptions(beam=beam), head="ctc" if ctc else None, **given_only(given))
+    search = DecodingOptions(**given_only({"beam": beam}))
+    options = TranscribeOptions(search=search, head="ctc" if ctc else None, **given_only(given))
     counts = given_only({"speakers": speakers, "min_speakers": min_speakers, "max_speakers": max_speakers})
     if counts and diarizer is None:
         raise click.UsageError("a number of speakers needs --diarizer")

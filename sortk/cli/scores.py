@@ -67,9 +67,9 @@ DER_OPTIONS = with_options(
 )
 NORMALIZER = click.option(
     "--normalizer",
+    cls=SettingOption,
+    settings=["sortk.scoring.wer:WerOptions.normalizer"],
     type=click.Choice(["none", "lower", "whisper", "chime8"]),
-    default="none",
-    show_default=True,
     help="Text rules for both sides.",
 )
 OUTPUT = with_options(
@@ -198,14 +198,20 @@ def cpwer(**common: Any) -> None:
 
 @score.command()
 @SCORE_WORDS
-@click.option("--collar", type=float, default=5.0, show_default=True, help="Seconds by which word times may be wrong.")
+@click.option(
+    "--collar",
+    cls=SettingOption,
+    settings=["sortk.scoring.wer:WerOptions.collar"],
+    type=float,
+    help="Seconds by which word times may be wrong.",
+)
 @with_verbosity
-def tcpwer(collar: float, **common: Any) -> None:
+def tcpwer(**common: Any) -> None:
     """Score as cpwer; words match only if their times do.
 
     Example: sortk score tcpwer --ref ref.stm --hyp hyp.stm --collar 5
     """
-    _score_words("tcpwer", collar=collar, **common)
+    _score_words("tcpwer", **common)
 
 
 @score.command()
@@ -225,37 +231,36 @@ def orcwer(**common: Any) -> None:
 @SCORE_WORDS
 @click.option(
     "--style",
+    cls=SettingOption,
+    settings=["sortk.scoring.wer:WerOptions.style"],
     type=click.Choice(["sorted", "librispeechmix"]),
-    default="sorted",
-    show_default=True,
     help="sorted: all words by start time, speaker tokens removed. librispeechmix: cpwer if HYP names speakers, "
     "orcwer if not.",
 )
 @with_verbosity
-def wer(style: str, **common: Any) -> None:
+def wer(**common: Any) -> None:
     """Score words as the paper does (Appendix D).
 
     The style is that of Table 2 (sorted) or of Table 3 (librispeechmix).
 
     Example: sortk score wer --ref sst.jsonl --hyp decoded.jsonl --style sorted
     """
-    _score_words("wer", style=style, **common)
+    _score_words("wer", **common)
 
 
 def _score_words(
     metric: Any,
     ref: Path,
     hyps: Sequence[Path],
-    normalizer: Any,
     json_path: Path | None,
     table_format: Any,
-    **settings: Any,
+    **given: Any,
 ) -> None:
     from sortk.scoring.compare import format_systems
     from sortk.scoring.wer import as_json, describe_settings, format_report
 
     _check_json(json_path, ref, *hyps)
-    reports = _read_words(metric, ref, hyps, normalizer, settings)
+    reports = _read_words(metric, ref, hyps, given)
     [first, *others] = reports.values()
     _write(json_path, reports, as_json)
     if others and table_format != "csv":
@@ -263,13 +268,11 @@ def _score_words(
     click.echo(format_systems(reports, table_format) if others else format_report(first, table_format))
 
 
-def _read_words(
-    metric: Any, ref: Path, hyps: Sequence[Path], normalizer: Any, settings: dict[str, Any]
-) -> dict[str, WerReport]:
+def _read_words(metric: Any, ref: Path, hyps: Sequence[Path], given: dict[str, Any]) -> dict[str, WerReport]:
     from sortk.scoring.compare import name_systems
     from sortk.scoring.wer import Transcripts, WerOptions, score_words
 
-    options, reference = WerOptions(normalizer, **settings), Transcripts.read(ref)
+    options, reference = WerOptions(**given_only(given)), Transcripts.read(ref)
     reports = {
         name: score_words(reference, Transcripts.read(hyp, predicted=True), metric, options)
         for name, hyp in zip(name_systems(hyps), hyps, strict=True)
@@ -298,7 +301,7 @@ def compare(
     ref: Path,
     hyps: Sequence[Path],
     uem: Path | None,
-    normalizer: str,
+    normalizer: str | None,
     seed: int,
     json_path: Path | None,
     table_format: Any,
@@ -327,7 +330,7 @@ def compare(
         reports = _read_der(ref, hyps, uem, given)
         settings = der.describe_settings(next(iter(reports.values())))
     else:
-        reports = _read_words(metric, ref, hyps, normalizer, {})
+        reports = _read_words(metric, ref, hyps, {"normalizer": normalizer})
         settings = wer.describe_settings(next(iter(reports.values())))
     differences = compare_systems(reports, seed)
     if json_path:
