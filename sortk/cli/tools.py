@@ -50,7 +50,7 @@ def validate(files: Sequence[Path]) -> None:
     """
     from sortk.corpora import own_sessions
     from sortk.corpora.registry import PrepareOptions
-    from sortk.formats.validate import validate as validate_file
+    from sortk.formats.convert import validate as validate_file
 
     options, failures = PrepareOptions(), Failures()
     for path in files:

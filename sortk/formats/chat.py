@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sortk.formats.files import FormatError, Lines, is_token, parse_seconds, quote, read_lines
+from sortk.formats.ldc import plain_words
 from sortk.records import Segment
 
 BULLET = "\x15"
@@ -27,7 +28,6 @@ _PAUSE_OR_CODE = re.compile(r"\((?:\.+|\d[\d.:]*)\)|\[[^\[\]]*\]")  # (.), (1.5)
 # &=laughs, but not &-uh; +...; 0omitted; unintelligible or anonymized words; the language of a word, @s:spa
 _NO_WORD = re.compile(r"&(?!-)\S*|\+\S*|\b0\S+|\b(?:xxx|yyy|www)\b|@\S*")
 _NOT_SPOKEN = re.compile(r"[()]")  # (be)cause
-_NO_LETTER = re.compile(r"--|[^\w'-]|_")
 
 
 def read(path: Path, session_id: str) -> list[Segment]:
@@ -78,5 +78,4 @@ def spoken_words(text: str) -> str:
     Words that a speaker takes back, <him> [//], are kept. Parts that were not spoken, (be)cause, are filled in.
     """
     said = _NOT_SPOKEN.sub("", _NO_WORD.sub(" ", _PAUSE_OR_CODE.sub(" ", text)))
-    words = _NO_LETTER.sub(" ", said.replace(FILLER, " ")).lower().split()
-    return " ".join(word for word in words if any(character.isalnum() for character in word))
+    return plain_words(said.replace(FILLER, " "))

@@ -75,7 +75,12 @@ def spoken_words(text: str) -> str:
 
     Uncertain words, ((so)), are words. A word that is broken off keeps its hyphen: bos-.
     """
-    words = _NO_LETTER.sub(" ", _LANGUAGE.sub(" ", _SOUND.sub(" ", text))).lower().split()
+    return plain_words(_LANGUAGE.sub(" ", _SOUND.sub(" ", text)))
+
+
+def plain_words(text: str) -> str:
+    """Return the words in lower case, without punctuation; what holds no letter or digit is not a word."""
+    words = _NO_LETTER.sub(" ", text).lower().split()
     return " ".join(word for word in words if any(character.isalnum() for character in word))
 
 

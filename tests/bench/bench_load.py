@@ -48,7 +48,7 @@ def stream_rttm(folder: Path, n_lines: int) -> Work:
 
 
 def validate_rttm(folder: Path, n_lines: int) -> Work:
-    from sortk.formats.validate import validate
+    from sortk.formats.convert import validate
 
     write_rttm(folder / "in.rttm", n_lines)
     return lambda _: validate(folder / "in.rttm")
@@ -69,7 +69,7 @@ def read_manifest(folder: Path, n_lines: int) -> Work:
 
 
 def validate_manifest(folder: Path, n_lines: int) -> Work:
-    from sortk.formats.validate import validate
+    from sortk.formats.convert import validate
 
     write_manifest(folder / "in.jsonl", n_lines)
     return lambda _: validate(folder / "in.jsonl")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sortk.formats import ctm, lhotse, rttm, seglst, sources, stm, uem
+from sortk.formats.convert import validate
 from sortk.formats.files import FormatError
-from sortk.formats.validate import validate
 
 from .strategies import REFS
 

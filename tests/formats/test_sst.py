@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sessions_by_hand import ALONE, BACKCHANNEL, OVERLAP, TIE, words
 
 from sortk.formats.sst import (
     LEVELS,
@@ -23,27 +24,9 @@ from sortk.formats.sst import (
 from sortk.records import Segment, arrival_order
 from sortk.training.targets import frame_targets
 
-
-def words(*entries: str, session_id: str = "m") -> list[Segment]:
-    """One segment for each "speaker start end text"."""
-    fields = [entry.split(maxsplit=3) for entry in entries]
-    return [Segment(session_id, who, float(start), float(end), text) for who, start, end, text in fields]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Sessions with transcripts written out by hand
 
-OVERLAP = words(
-    "amy 0.0 0.4 well",
-    "bob 0.2 0.6 yes",
-    "amy 0.5 0.7 i",
-    "amy 0.7 1.1 think",
-    "bob 1.9 2.4 really",  # 1.3 s after bob's first word: another segment
-    "amy 3.0 3.4 so",  # 1.9 s after "think"
-)
-BACKCHANNEL = words("amy 1.0 2.0 conversation", "bob 1.3 1.5 mhm", "amy 2.0 2.4 today")
-TIE = words("bob 1.0 1.2 no", "amy 1.0 1.5 yes", "bob 1.2 1.4 way", "amy 2.5 2.6 bob", "bob 2.5 2.9 amy")
-ALONE = words("amy 0.5 0.9 all", "amy 0.9 1.2 by", "amy 5.0 5.9 myself")
 DOMINANT = words("amy 0.0 0.2 hi", "bob 0.5 1.5 now", "bob 1.5 2.5 listen", "eve 2.4 3.0 please", "amy 4.0 4.1 ok")
 
 

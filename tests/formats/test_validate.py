@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sortk.formats import audio, ctm, kaldi, manifest, rttm, seglst, sources, uem
+from sortk.formats.convert import validate
 from sortk.formats.files import FormatError
-from sortk.formats.validate import validate
 from sortk.records import Region, Segment, Session, Source
 
 SPOKEN = [Segment("s", "a", 0, 1, "hi"), Segment("s", "b", 0.5, 2, "you"), Segment("t", "a", 0, 900, "long")]

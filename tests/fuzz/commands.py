@@ -206,10 +206,10 @@ def resume_seeds() -> list[Parts]:
 
 
 def resume(parts: Parts, folder: Path) -> None:
-    from sortk.prepare import clean, pieces, write_sessions
+    from sortk.prepare import clean, pieces, render
 
     _write(parts, folder)
-    summary, set_summary = clean.CleanSummary(), write_sessions.SetSummary()
+    summary, set_summary = clean.CleanSummary(), render.SetSummary()
 
     def add_result() -> None:
         result = clean._read_result(folder / "sessions" / "s.json")
@@ -220,7 +220,7 @@ def resume(parts: Parts, folder: Path) -> None:
                 clean.piece_id("s", (start, end))
 
     _all(
-        lambda: set_summary.add(write_sessions.read_plan(folder / "plan" / "train-0.json")[1]),
+        lambda: set_summary.add(render.read_plan(folder / "plan" / "train-0.json")[1]),
         lambda: pieces.summarize_index(folder / "pieces" / "a.json"),
         add_result,
     )

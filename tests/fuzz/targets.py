@@ -233,7 +233,7 @@ def _read_packed(parts: Parts, folder: Path) -> object:
 
 
 def _validate(path: Path) -> object:
-    from sortk.formats.validate import validate
+    from sortk.formats.convert import validate
 
     return validate(path)
 
@@ -371,8 +371,7 @@ def _place_seeds() -> list[Parts]:
 def _read_places(parts: Parts, folder: Path) -> object:
     """Everything that follows the names in a manifest."""
     from sortk.corpora import own_sessions
-    from sortk.formats.convert import convert
-    from sortk.formats.validate import validate
+    from sortk.formats.convert import convert, validate
     from sortk.inference.diarize import find_sessions
 
     _make_places(folder)
