@@ -19,7 +19,7 @@ from sortk.stages import STAGES, find_stage, list_stages, open_experiment
 
 if TYPE_CHECKING:
     from sortk.run.experiment import Experiment
-    from sortk.run.folders import Folder
+    from sortk.run.folders import Folder, Status
     from sortk.run.stage import Stage
 
 
@@ -170,7 +170,6 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
 
     Example: sortk status --recipe mini
     """
-    from sortk.progress import format_clock
     from sortk.slurm.jobs import describe_jobs
     from sortk.slurm.queue import find_jobs, glance_at_queue
 
@@ -180,14 +179,19 @@ def status(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str
         why = f"running: {found.holder}" if found.holder else found.why
         if jobs := find_jobs(queue, [folder]):
             why = f"{why}; jobs: {describe_jobs(jobs, folder)}".removeprefix("; ")
-        size = ""
-        if found.seconds is not None and found.n_bytes is not None:
-            spent = f"{found.seconds:.1f} s" if found.seconds < 60 else format_clock(found.seconds)
-            size = f"{spent:>9} {found.n_bytes / 1e6:8.1f} MB"
-        click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {size:<20}  {why}".rstrip())
+        click.echo(f"{stage.number}  {stage.name:<10}  {found.state:<7}  {_time_and_size(found):<20}  {why}".rstrip())
     others = sorted(path.name.removeprefix("variant-") for path in experiment.root.glob("variant-*"))
     if others and not variant:
         click.echo(f"variants in {experiment.root}: {', '.join(others)}; show one with --variant", err=True)
+
+
+def _time_and_size(status: Status) -> str:
+    from sortk.progress import format_clock
+
+    if status.seconds is None or status.n_bytes is None:
+        return ""
+    spent = f"{status.seconds:.1f} s" if status.seconds < 60 else format_clock(status.seconds)
+    return f"{spent:>9} {status.n_bytes / 1e6:8.1f} MB"
 
 
 def _select(numbers: Sequence[int], chosen: _Chosen) -> tuple[Experiment, list[Stage]]:

@@ -86,16 +86,17 @@ def examine_packages() -> Iterator[Finding]:
     advice = f"{'; '.join(faults)}: run make setup, or pip install . in the checkout" if faults else ""
     yield Finding("packages", versions, advice)
     extras = sorted(set(metadata.metadata("sortk").get_all("Provides-Extra") or ()) - set(DEVELOPER_EXTRAS))
-    found = []
-    for extra in extras:
-        own = [each for each in requirements if _applies(each, extra) and each not in needed and each.name != "sortk"]
-        missing = [fault for each in own if (fault := _find_fault(each))]
-        found.append(f"{extra}: {', '.join(missing) or 'installed'}")
-    yield Finding("extras", "; ".join(found))
+    yield Finding("extras", "; ".join(f"{extra}: {_describe_extra(requirements, extra)}" for extra in extras))
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _describe_extra(requirements: list[Requirement], extra: str) -> str:
+    """Return "installed", or what is missing of the packages that only this extra needs."""
+    own = [each for each in requirements if _applies(each, extra) and not _applies(each, "") and each.name != "sortk"]
+    return ", ".join(fault for each in own if (fault := _find_fault(each))) or "installed"
 
 
 def _find_fault(requirement: Requirement) -> str:
