@@ -337,7 +337,7 @@ def list_models() -> None:
 
     rows = [("name", "kind", "parameters", "speakers", "latency", "licence", "on this machine")]
     if SHIPPED_MODEL.is_dir():
-        rows.append((SHIPPED_NAME, "Sortformer", "6.8M", "4", "offline", "docs/model-card.md", str(SHIPPED_MODEL)))
+        rows.append((SHIPPED_NAME, "Sortformer", "6.8M", "any", "offline", "docs/model-card.md", str(SHIPPED_MODEL)))
     for known in KNOWN_MODELS:
         facts = (known.name, known.kind, known.parameters, known.speakers, known.latency, known.licence)
         rows.append((*facts, str(find_local(known.name) or "")))

@@ -59,7 +59,7 @@ MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
-SHARED = 0.2  # of a cosine, that it costs to be in one cluster with another speaker of the window
+SHARED = 0.1  # of a cosine, that it costs to be in one cluster with another speaker of the window
 FORBIDDEN = -1e3  # instead of a cosine
 ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
@@ -71,7 +71,7 @@ class LinkingOptions(Options):
 
     window: int = option(188, at_least=1, at_most=7500)
     step: int = option(94, at_least=1, at_most=7500)  # from one window to the next
-    threshold: float = option(0.6, at_least=-1, at_most=1)  # mean cosine from which two clusters are joined at first
+    threshold: float = option(0.7, at_least=-1, at_most=1)  # mean cosine from which two clusters are joined at first
     min_alone: int = option(12, at_least=0)  # time alone that a speaker of a window needs to be clustered
     min_cluster: int = option(25, at_least=0)  # time alone that a cluster needs
     min_gain: float = option(0.02, at_least=0, at_most=1)  # of J, by each speaker of the recording

@@ -13,7 +13,6 @@ from nemo_models import random_sortformer
 from test_streaming import OFFLINE
 
 from sortk.formats.files import FormatError
-from sortk.formats.hub import SHIPPED_MODEL
 from sortk.formats.model_folder import save_model
 from sortk.inference import linking
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
@@ -27,7 +26,7 @@ from sortk.inference.linking import (
     label_speakers,
     silence_pauses,
 )
-from sortk.inference.load import LoadedDiarizer, load_diarizer
+from sortk.inference.load import LoadedDiarizer
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Session
@@ -106,10 +105,10 @@ def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
     settings = {"window": 4, "step": 2, "threshold": 0.9, "min_alone": 2, "min_cluster": 2}
     assert labels_of(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
     assert labels_of(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
-    # Two of one window: without the second centre, it costs 4 (1 - cos 30 + 0.2) / 14 = 0.095 to share the first.
+    # Two of one window: without the second centre, it costs 4 (1 - cos 30 + 0.1) / 14 = 0.067 to share the first.
     both = [window(0, (0, 9), (30, 3))]
-    assert labels_of(both, LinkingOptions(**settings, min_gain=0.094)) == [[0, 1]]
-    assert labels_of(both, LinkingOptions(**settings, min_gain=0.096)) == [[0, 0]]
+    assert labels_of(both, LinkingOptions(**settings, min_gain=0.066)) == [[0, 1]]
+    assert labels_of(both, LinkingOptions(**settings, min_gain=0.068)) == [[0, 0]]
 
 
 def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +161,6 @@ def test_nobody_speaks_far_from_speech() -> None:
     assert np.flatnonzero(probs[:, 0]).tolist() == np.flatnonzero(probs[:, 1]).tolist() == list(range(16, 24))
     assert not silence_pauses(np.ones((40, 2), np.float32), speech, 0.6).any()
     assert silence_pauses(np.ones((0, 2), np.float32), np.zeros(0, np.float32), 0.5).shape == (0, 2)
-    hiss = 0.1 * np.random.default_rng(0).standard_normal(48000, np.float32)
-    loaded = load_diarizer(SHIPPED_MODEL)
-    assert loaded.linking is not None
-    everything = replace(loaded, linking=replace(loaded.linking, speech=0.0))
-    gated = replace(loaded, linking=replace(loaded.linking, speech=0.5))
-    assert Diarizer(everything).posteriors(hiss).any() and not Diarizer(gated).posteriors(hiss).any()
 
 
 class Scripted(DiarizerModel):
@@ -199,6 +192,13 @@ def test_a_recording_can_have_more_speakers_than_the_model_has_outputs() -> None
     assert [s.start for s in segments] == pytest.approx([1.6 * n for n in range(10)], abs=0.01)
     few = Diarizer(loaded, DiarizeOptions(max_speakers=3))(samples)
     assert len({s.speaker for s in few}) == 3
+
+
+def test_silero_decides_where_there_is_speech_at_all() -> None:
+    samples = np.full(48000, 0.1, np.float32)  # somebody speaks, the model says; silero-vad does not agree
+    for threshold in (0.0, 0.5):
+        loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30, speech=threshold))
+        assert Diarizer(loaded).posteriors(samples).any() == (threshold == 0)
 
 
 def test_the_config_of_a_model_says_how_it_is_linked(tmp_path: Path) -> None:
