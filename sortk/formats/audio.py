@@ -294,6 +294,8 @@ def _probe_channels(path: Path, file: Any) -> int | None:
             part = file.read(n_probe, dtype="float64", always_2d=True)
         except soundfile.SoundFileError:
             continue  # reading the samples says what is wrong
+        if not len(part) or not np.abs(part).max() <= MAX_SAMPLE:
+            continue  # as above
         part -= part.mean(axis=0)  # an offset is not heard
         mixed += float((part.mean(axis=1) ** 2).sum())
         single += (part**2).sum(axis=0)

@@ -307,6 +307,16 @@ def test_channels_in_antiphase_with_an_offset_do_not_become_silence(tmp_path: Pa
     np.testing.assert_allclose(audio.read(tmp_path / "a.wav"), 0.3 + tone, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("loud", [np.nan, np.inf, 1e300])
+def test_samples_that_are_not_sound_are_refused_without_warnings(tmp_path: Path, loud: float) -> None:
+    samples = np.zeros((1600, 2))
+    samples[5] = loud
+    soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="DOUBLE")
+    with pytest.raises(FormatError, match=r"a\.wav: has samples (that are not finite|up to 1e\+300)"):
+        audio.read(tmp_path / "a.wav")
+
+
 def test_floats_of_another_unit_are_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", noise(16_000).astype(np.float32), 16_000, subtype="FLOAT")
     with pytest.raises(FormatError, match=r"a\.wav: has samples up to 8000, but those of a float file must be between"):

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from fuzz.mutate import mutate
-from fuzz.run import FOLDER, find_fault, share_inputs, try_input
+from fuzz.run import FOLDER, find_fault, make_input, share_inputs, try_input
 from fuzz.targets import FILE, NXT, RECIPE, TARGETS, Parts
 
 N_INPUTS = 12_000  # in all
@@ -126,6 +126,11 @@ def test_two_channels_as_loud_as_numbers_go(folder: Path) -> None:
     path = folder / "loud.wav"
     soundfile.write(path, np.full((160, 2), 3e38, dtype=np.float32), 16_000, subtype="FLOAT")
     assert try_input(TARGETS["wav"], {FILE: path.read_bytes()}, folder) == (False, "")  # not samples from -1 to 1
+
+
+def test_an_mp3_that_ends_where_its_channels_are_compared(folder: Path) -> None:
+    target = TARGETS["other audio"]
+    assert try_input(target, make_input("other audio", 101, 1859, target.seeds()), folder)[1] == ""
 
 
 def test_a_fault_is_found(folder: Path) -> None:
