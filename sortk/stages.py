@@ -272,7 +272,6 @@ def clean(task: StageTask) -> None:
     ),
     flags=LANGUAGE,
     marker=".done.json",  # all other .json files are transcripts
-    wanted=lambda settings: settings.asr,
 )
 def timestamps(task: StageTask) -> None:
     """Estimate word times from the times of segments.
@@ -321,7 +320,6 @@ def timestamps(task: StageTask) -> None:
         else ""
     ),
     writes_file=True,
-    wanted=lambda settings: settings.asr,
 )
 def sst(task: StageTask) -> None:
     """Build sorted serialized transcripts.

@@ -114,7 +114,7 @@ def _format_report(folders: ExperimentFolders, scores: Mapping[str, Any], budget
 def _find_missing(folders: ExperimentFolders, scores: Mapping[str, Any]) -> list[str]:
     """Return the folders of stages that have not been run; a recipe with `asr = false` does not need all of them."""
     has_no_asr = "train_diar" in (settings := scores.get("settings", {})) and "train_asr" not in settings
-    unwanted = ("timestamps", "sst", "train-asr") if has_no_asr else ()
+    unwanted = ("train-asr",) if has_no_asr else ()
     return [folder for name, folder in folders.names.items() if name not in (*folders.stages, *unwanted)]
 
 

@@ -301,7 +301,7 @@ def test_speakers_can_be_renamed_and_the_page_saved(tab: Tab, talk: Path) -> Non
         save_as(tab, kind)
     files = dict(tab.run("saved"))
     assert " <NA> <NA> Ann_</script>_Lee <NA> <NA>\n" in files["talk.rttm"]
-    assert "talk,Speakers,Ann </script> Lee,0.200," in files["talk.csv"]
+    assert "talk,hypothesis,Ann </script> Lee,0.200," in files["talk.csv"]
     assert "\nAnn </script> Lee: Good morning everybody" in files["talk.srt"]
     again = talk.with_name("again.html")
     again.write_text(files["talk.html"], encoding="utf-8")

@@ -98,7 +98,7 @@ def test_what_is_missing_is_left_out_and_named(made_up: Path, tmp_path: Path) ->
     scores = json.loads(scores_path.read_text())
     scores_path.write_text(json.dumps(scores | {"settings": {"train_diar": {}}}))  # a recipe with asr = false
     without_asr = data_of(format_report(open_experiment(exp, folder_names())))["missing"]
-    assert set(data["missing"]) - set(without_asr) == {"03-timestamps", "04-sst", "06-train-asr"}
+    assert set(data["missing"]) - set(without_asr) == {"06-train-asr"}
     assert data["tuning"] is None and data["cleaning"] is None and len(data["training"]) == 1
     assert data["sessions"][0]["view"]["posteriors"] is None and not data["sessions"][0]["view"]["samples"]
     shutil.rmtree(exp / "08-score")

@@ -281,7 +281,7 @@ def test_the_command_trains_from_manifests(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "supervision 'frozen' needs a diarizer" in refused.stderr
     command += ["--diarizer", tmp_path / "diar"]
     done = CliRunner().invoke(main, [*map(str, command)])
-    assert done.exit_code == 0 and "cpwer" in done.stderr, done.output
+    assert done.exit_code == 0 and "cpWER" in done.stderr, done.output
     assert {file.name for file in (tmp_path / "asr" / "model").iterdir()} == {
         "config.json",
         "model.safetensors",
