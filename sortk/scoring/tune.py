@@ -372,7 +372,13 @@ def load_study(journal: Path, url: str, name: str, seed: int) -> Study:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # one line per trial is too many
     storage = _open_database(url) if url else _open_journal(journal)
-    return optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
+    study = optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
+    for trial in study.get_trials(deepcopy=False):
+        if not all(isinstance(value, int | float) for value in trial.values or ()) or len(trial.values or [0]) != 1:
+            raise FormatError(
+                journal, None, f"trial {trial.number} has no number as its result; move it away to start over"
+            )
+    return study
 
 
 @contextlib.contextmanager
@@ -443,8 +449,11 @@ def measure_importance(study: Study) -> dict[str, float]:
     if len(values) < 2:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # says that few trials say little
-        return dict(get_param_importances(study, evaluator=PedAnovaImportanceEvaluator()))
+        warnings.simplefilter("ignore")  # few trials say little, and values of 1e308 say nothing
+        try:
+            return dict(get_param_importances(study, evaluator=PedAnovaImportanceEvaluator()))
+        except (ValueError, TypeError, LookupError, ArithmeticError):  # parameters of a damaged journal
+            return {}
 
 
 def _open_journal(path: Path) -> BaseStorage:

@@ -133,6 +133,16 @@ def test_an_mp3_that_ends_where_its_channels_are_compared(folder: Path) -> None:
     assert try_input(target, make_input("other audio", 101, 1859, target.seeds()), folder)[1] == ""
 
 
+@pytest.mark.parametrize(
+    "damage", [(b'"values":[', b'"values":[[1],'), (b'"param_value_internal":', b'"param_value_internal":1e308,"x":')]
+)
+def test_a_journal_with_results_that_make_no_sense(folder: Path, damage: tuple[bytes, bytes]) -> None:
+    target = TARGETS["journal"]
+    content = target.seeds()[0]["study.log"]
+    assert damage[0] in content
+    assert try_input(target, {"study.log": content.replace(*damage)}, folder)[1] == ""
+
+
 def test_a_fault_is_found(folder: Path) -> None:
     """The fuzzer itself sees what it should."""
     assert "UnicodeDecodeError" in find_fault(UnicodeDecodeError("utf-8", b"", 0, 1, "x"), folder)
