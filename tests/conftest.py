@@ -43,3 +43,16 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def fake_cuda() -> None:
+    """Skip a test of tensors without data that are on a GPU, where torch itself asks for the GPU (torch 2.6 does)."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode(), torch.device("cuda"):
+            torch.zeros(1).uniform_()
+    except RuntimeError as error:
+        pytest.skip(f"torch {torch.__version__} needs a GPU for this: {str(error).splitlines()[0]}")

@@ -71,6 +71,7 @@ def test_the_same_loss_trains_it(options: EendOptions, precision: torch.dtype) -
     assert (loss.existence is not None) == options.attractors
 
 
+@pytest.mark.usefixtures("fake_cuda")
 def test_it_stays_on_the_device() -> None:
     with FakeTensorMode(), torch.device("cuda"):  # not EEND-EDA: an LSTM of cuDNN needs the device itself
         output = Eend(SA)(torch.randn(2, 32000), torch.full((2,), 20000))

@@ -152,6 +152,7 @@ def test_frames_can_be_diarized_without_their_samples() -> None:
     torch.testing.assert_close(model.diarize_frames(frames).logits, model(samples).logits)
 
 
+@pytest.mark.usefixtures("fake_cuda")
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_all_of_it_stays_on_the_device(training: bool, padded: bool) -> None:

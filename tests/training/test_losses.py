@@ -294,6 +294,7 @@ def all_tensors(loss: DiarizationLoss) -> list[Tensor]:
     return [loss.total, loss.sort, loss.pil, loss.permutation, loss.arrival_accuracy]
 
 
+@pytest.mark.usefixtures("fake_cuda")
 @pytest.mark.parametrize("n_speakers", range(1, 7))
 def test_up_to_six_speakers_all_of_it_is_on_the_device(n_speakers: int) -> None:
     with FakeTensorMode(), torch.device("cuda"):
