@@ -259,7 +259,9 @@ def step_on_files(range_: Range) -> None:
     range_.refuse("convert", "kaldi", "m.jsonl", "--to", "manifest", saying="--force")
     range_.refuse("convert", "kaldi", "tables", "--to", "kaldi", saying="--force")
     range_.refuse("convert", "kaldi", "lists", "--to", "lhotse", saying="--force")
-    range_.refuse("convert", range_.own("own.stm"), range_.path("own.stm"), "--to", "rttm", saying="give another file to write")
+    range_.refuse(
+        "convert", range_.own("own.stm"), range_.path("own.stm"), "--to", "rttm", saying="give another file to write"
+    )
     range_.own(".model.importing/notes.txt")
     range_.refuse("import-nemo", DIARIZER, "--out", "model")
 
