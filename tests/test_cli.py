@@ -312,8 +312,9 @@ def test_status_names_the_variants_that_have_been_run(tmp_path: Path) -> None:
     (tmp_path / "variant-debug").mkdir()
     result = sortk("status", "--recipe", "mini", "--exp", tmp_path)
     assert result.stdout.count("missing") == 9
-    assert result.stderr == f"variants in {tmp_path}: debug; show one with --variant\n"
-    assert sortk("status", "--recipe", "mini", "--exp", tmp_path, "--variant", "debug").stderr == ""
+    # Before it, a Slurm that is installed but not configured may be named.
+    assert result.stderr.endswith(f"variants in {tmp_path}: debug; show one with --variant\n")
+    assert "variants" not in sortk("status", "--recipe", "mini", "--exp", tmp_path, "--variant", "debug").stderr
 
 
 def test_output_can_be_piped_into_a_reader_that_stops(tmp_path: Path) -> None:

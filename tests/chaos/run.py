@@ -112,9 +112,7 @@ def main() -> int:
             "cpu_minutes": state.cpu_seconds / 60,
             "attacks": tabulate_attacks(state.attacks),
         }
-        publish(
-            "chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills} --rounds {options.rounds}"}
-        )
+        publish("chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills}"})
     if not n_left:
         state.path.unlink(missing_ok=True)
     return 1 if problems or n_left else 0
