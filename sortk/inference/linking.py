@@ -1,8 +1,8 @@
 """Recordings of any length by a Sortformer that learned from short windows: windows are linked by voice.
 
 To sort speakers by arrival, a model must remember every voice from its first word on; the longer the recording, the
-harder this is to learn. Within a short window it is easy. So, as in EEND-VC (Kinoshita et al. 2021), with the frames of
-the encoder's lower half, which learned to distinguish voices (`encoder_warmup`), in place of learned speaker vectors:
+harder this is to learn. Within a short window it is easier. So, as in EEND-VC (Kinoshita et al. 2021), with the frames
+of the encoder's lower half, which learned to distinguish voices (`encoder_warmup`), in place of speaker vectors:
 
 1. The model processes overlapping windows. In a window, p_{k,t} is the posterior of its k-th speaker and e_t the
    embedding of frame t, of length 1.
