@@ -127,6 +127,7 @@ def test_the_script_of_a_training_starts_torchrun_on_each_node(tmp_path: Path) -
     for line in ("--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--cpus-per-task=48", "--partition=gpu"):
         assert f"#SBATCH {line}\n" in script
     assert "--nproc-per-node=8 -m " in script
+    assert "\nexport OMP_NUM_THREADS=${OMP_NUM_THREADS:-6}\n" in script  # measured anew, it would change the last bits
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 

@@ -85,6 +85,8 @@ def write_script(stage: StageJob) -> str:
             "export MASTER_ADDR=$(scontrol show node \"$first\" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')",
             f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {N_PORTS}))",
             "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun no longer takes over by itself",
+            "# These cores are its own: it need not measure how busy they are, and the result is always the same.",
+            f"export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{options.cpus or 1}}}",
             "# torchrun would die of the signal on which its processes save a checkpoint.",
             'srun --kill-on-bad-exit=1 bash -c \'trap "" USR1; exec "$0" -m torch.distributed.run'
             ' --nnodes="$SLURM_NNODES" --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR"'
