@@ -202,14 +202,15 @@ class Unit:
         seconds = time.monotonic() - self.began
         self.state.done.append(self.name)
         self.state.seconds += seconds
-        self.state.cpu_seconds += sum(os.times()[:4]) - self.cpu_began
+        cpu_seconds = sum(os.times()[:4]) - self.cpu_began
+        self.state.cpu_seconds += cpu_seconds
         self.state.save()
         n_faults = sum(tally.faults.total() for tally in self.state.tallies.values())
         n_kills = sum(tally.faults["kill -9"] for tally in self.state.tallies.values())
         problems = find_problems(self.state)
         so_far = f"{n_faults} faults so far, {n_kills} of them kill -9, {len(problems)} problems"
         minutes = f"{self.state.seconds / 60:.1f} minutes, {self.state.cpu_seconds / 60:.1f} of CPU"
-        print(f"{self.name}: {seconds:.0f} s; {so_far}, {minutes}", flush=True)
+        print(f"{self.name}: {seconds:.0f} s, {cpu_seconds:.1f} s of CPU; {so_far}, {minutes}", flush=True)
         for problem in problems[self.n_problems :]:
             print(f"  {problem}", flush=True)
 
