@@ -11,8 +11,10 @@ A session without speech is an empty file in a folder of references: all speech 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +161,29 @@ def _extend_zones(marks: rttm.Marks, segments: Sequence[Segment]) -> list[Region
     """Return the zones that md-eval does not score: extended to the next word or the next boundary of a segment, but
     by no more than MAX_EXTENSION, and not at all into a word."""
     edges = sorted(time for segment in segments for time in (segment.start, segment.end))
-    words = marks.words
+    starts, last_end = _accumulate(((word.start, word.end) for word in marks.words), max)
+    ends, first_start = _accumulate(((-word.end, word.start) for word in marks.words), min)  # from the last end on
     zones = []
     for zone in (*marks.no_score, *marks.non_lexical):
         start, end = zone.start - MAX_EXTENSION, zone.end + MAX_EXTENSION
-        start = max([start, *(time for time in edges if time <= zone.start)])
-        start = max([start, *(min(word.end, zone.start) for word in words if word.start <= zone.start)])
-        end = min([end, *(time for time in edges if time >= zone.end)])
-        end = min([end, *(max(word.start, zone.end) for word in words if word.end > zone.end)])
+        if place := bisect_right(edges, zone.start):
+            start = max(start, edges[place - 1])
+        if place := bisect_right(starts, zone.start):  # words that start before the zone
+            start = max(start, min(last_end[place - 1], zone.start))
+        if (place := bisect_left(edges, zone.end)) < len(edges):
+            end = min(end, edges[place])
+        if place := bisect_left(ends, -zone.end):  # words that end after it
+            end = min(end, max(first_start[place - 1], zone.end))
         zones.append(replace(zone, start=max(0.0, start), end=end))
     return zones
+
+
+def _accumulate(
+    pairs: Iterable[tuple[float, float]], choose: Callable[[float, float], float]
+) -> tuple[list[float], list[float]]:
+    """Return the first values in order, and what was chosen of the second values up to each."""
+    ordered = sorted(pairs)
+    return [first for first, _ in ordered], list(accumulate((second for _, second in ordered), choose))
 
 
 def _note_sessions(

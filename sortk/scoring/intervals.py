@@ -10,18 +10,23 @@ one-to-one mapping of speakers, each second counts
 The score of a set is that of the sums, not a mean of sessions.
 
 Time is in whole microseconds, the resolution of RTTM files, so that boundaries that should be equal are. All sessions
-are on one axis, SESSION_US apart. Who speaks is a step function of it: the sorted times at which it changes, and after
-each of them a row of 0 and 1, one per speaker. The changes of reference and hypothesis together cut the axis into
-intervals in which nothing changes; only their length and the numbers of speakers count. Where the hypothesis has no
-speech (H = 0), all is missed, so only the other intervals are looked at. Summed over a session, C is the time that
-mapped speakers have in common: the common time of all pairs of speakers is a product of two matrices, and the mapping
-is the assignment with the largest sum of it. Nothing of the reference depends on the hypothesis (without a UEM all
-time is scored, but silence counts nothing), so it is prepared once for all trials of a search.
+are on one axis, SESSION_US apart. The changes of the reference (who speaks, what is scored) and of the hypothesis cut
+the axis into intervals in which nothing changes; only their length and the numbers of speakers count. Where the
+hypothesis has no speech (H = 0), all is missed, so only the other intervals are looked at.
+
+Summed over a session, C is the time that mapped speakers have in common. Let W(t) be the scored time before t. It never
+falls, so a turn [b, f) of a reference speaker and a turn [b', f') of a hypothesis speaker that overlap have
+
+    W(min(f, f')) - W(max(b, b')) = min(W(f), W(f')) - max(W(b), W(b'))
+
+of it in common: W is needed at the ends of turns alone. The common time of two speakers is the sum over their turns,
+and the mapping is the assignment with the largest sum of it. Nothing of the reference depends on the hypothesis
+(without a UEM all time is scored, but silence counts nothing), so it is prepared once for all trials of a search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -126,6 +131,8 @@ class DerCounts:
 
 SESSION_US = 1 << 42  # 50 days: room for a session ...
 MAX_SESSIONS = 1 << 21  # ... so many times in 64 bits
+MAX_SPEAKER_PAIRS = 10_000_000  # of one session; mapping more takes minutes
+MAX_OVERLAPS = 50_000_000  # pairs of segments; they take some 100 bytes each
 
 
 def tabulate_segments(sessions: Sequence[Sequence[Segment]]) -> SegmentArrays:
@@ -140,28 +147,51 @@ def tabulate_segments(sessions: Sequence[Sequence[Segment]]) -> SegmentArrays:
     return SegmentArrays(session, np.array(speaker, np.int64), np.array(start, float), np.array(end, float))
 
 
-@dataclass(frozen=True)
-class StepFunction:
-    """What holds at a time: `values[n]` after the first n of the changes; before all of them, nothing."""
+class Turns(NamedTuple):
+    """Speech of one speaker without a pause, of many sessions, by its begin."""
 
-    changes: Ints  # in microseconds on the axis of all sessions, sorted
-    values: Floats  # (changes + 1, columns): whole numbers, but matrix products of floats are fast
+    session: Ints
+    speaker: Ints  # its number in the session
+    begin: Ints  # in microseconds on the axis of all sessions
+    finish: Ints
+    n_speakers: Ints  # of each session
+
+    def sum_by_speaker(self, clock: Clock) -> list[Floats]:
+        """Return for each session the time of its speakers, in microseconds."""
+        first = _first_columns(self.n_speakers)
+        us = clock.at(self.finish) - clock.at(self.begin)
+        return np.split(_sum_bins(first[self.session] + self.speaker, us, int(first[-1])), first[1:-1])
+
+
+def _sum_bins(bins: Ints, values: Ints | Floats, n_bins: int) -> Floats:
+    """Return the sum of the values of each bin."""
+    return np.bincount(bins, values, n_bins).astype(np.float64)
+
+
+def _first_columns(n_speakers: Ints) -> Ints:
+    """Return the number of the first speaker of each session among those of all, and of one that would follow."""
+    return np.concatenate([[0], np.cumsum(n_speakers)])
+
+
+class Clock(NamedTuple):
+    """A clock that runs only in some intervals: W of the module's header."""
+
+    changes: Ints
+    runs: Ints  # 1 in the interval that follows the first n changes, else 0; before all of them 0
+    elapsed: Ints  # at each of the changes
 
     @classmethod
-    def of_spans(cls, column: Ints, begin: Ints, finish: Ints, n_columns: int) -> StepFunction:
-        """Return how many spans of each column hold a time."""
-        times = np.concatenate([begin, finish])
-        order = np.argsort(times, kind="stable")
-        steps = np.zeros((len(times) + 1, n_columns))
-        steps[np.arange(1, len(times) + 1), np.tile(column, 2)[order]] = np.where(order < len(begin), 1, -1)
-        return cls(times[order], np.cumsum(steps, axis=0))
+    def that_runs(cls, changes: Ints, runs: npt.NDArray[np.bool_]) -> Clock:
+        running = runs.astype(np.int64)
+        return cls(changes, running, np.concatenate([[0], np.cumsum(np.diff(changes) * running[1:-1])]))
 
-    def simplify(self) -> StepFunction:
-        """Remove the changes that change nothing, or that are not the last of their moment."""
-        is_last = np.append(self.changes[1:] != self.changes[:-1], True)[: len(self.changes)]
-        changes, values = self.changes[is_last], self.values[1:][is_last]
-        differs = np.any(np.diff(values, axis=0, prepend=self.values[:1]), axis=1)
-        return StepFunction(changes[differs], np.concatenate([self.values[:1], values[differs]]))
+    def at(self, times: Ints) -> Ints:
+        """Return what the clock shows."""
+        if not len(self.changes):
+            return np.zeros_like(times)
+        passed = np.searchsorted(self.changes, times, "right")
+        last = np.maximum(passed - 1, 0)
+        return self.elapsed[last] + (times - self.changes[last]) * self.runs[passed]
 
 
 @dataclass(frozen=True)
@@ -169,91 +199,116 @@ class Reference:
     """Of many sessions, ready to score hypotheses of all of them at once, again and again."""
 
     options: DerOptions
-    n_sessions: int
-    speech: StepFunction  # of the speakers
-    n_speaking: Floats  # for each row of it
+    turns: Turns
+    changes: Ints  # of any of the following, sorted; each of these has a value after the first n changes
+    n_speaking: Ints
     is_evaluated: npt.NDArray[np.bool_]  # inside the UEM
     is_scored: npt.NDArray[np.bool_]  # of this, neither in a collar nor, if it is skipped, in overlap
-    scored_us: Floats  # (sessions, speakers)
     region_us: Floats  # (sessions, regions): speaker time that is scored
-    n_speakers: Ints  # of each session, with speech in the UEM
+
+    @property
+    def n_sessions(self) -> int:
+        return len(self.turns.n_speakers)
 
     def score(self, hypothesis: SegmentArrays) -> list[DerCounts]:
         """Return a result per session; `hypothesis.session` counts them as in the reference."""
-        walk = self._walk(hypothesis, self.is_evaluated)
-        scored_us = walk.us * self.is_scored[walk.ref_row]
-        region = np.minimum(walk.n_ref, 2).astype(np.int64)
-        bins = walk.session * len(REGIONS) + region
+        turns = merge_touching(hypothesis, self.n_sessions)
+        walk = self._walk(turns, self.is_evaluated)
+        us = walk.us * self.is_scored[walk.ref_row]
+        bins = walk.session * len(REGIONS) + np.minimum(walk.n_ref, 2)
         sums = [
-            np.bincount(bins, scored_us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
+            _sum_bins(bins, us * counts, self.n_sessions * len(REGIONS)).reshape(-1, len(REGIONS))
             for counts in (walk.n_hyp, walk.n_both)
         ]
         totals = np.stack([self.region_us, *sums], axis=2) / 1e6  # (sessions, regions, scored | hypothesis | both)
-        weights = np.stack([walk.us, *(scored_us * (region == n) for n in range(len(REGIONS)))])
+
+        evaluated, scored = self.clock(self.is_evaluated), self.clock(self.is_scored)
+        single = self.clock(self.is_scored & (self.n_speaking == 1))
+        evaluated_us, scored_us = (
+            list(zip(self.turns.sum_by_speaker(clock), turns.sum_by_speaker(clock), strict=True))
+            for clock in (evaluated, scored)
+        )
         return [
-            self._count(n, totals[n], weights[:, part], walk.refs[part], walk.hyps[part])
-            for n, part in enumerate(walk.slices)
+            self._count(totals[n], common_us, evaluated_us[n], scored_us[n])
+            for n, common_us in enumerate(self.common_us(turns, [evaluated, single, scored]))
         ]
 
     def score_pooled(self, hypothesis: SegmentArrays) -> ErrorSeconds:
         """Return the errors of all sessions together, and nothing else: what a search asks for thousands of times."""
         if self.options.scorer == "nist":
             return sum((counts.errors for counts in self.score(hypothesis)), ErrorSeconds())
-        walk = self._walk(hypothesis, self.is_scored)
-        refs_us = walk.refs * walk.us[:, None]
-        # No @ here: on matrices this small BLAS gains nothing, but its threads spin on all cores.
-        common_us = (np.einsum("ir,ih->rh", refs_us[part], walk.hyps[part]) for part in walk.slices)
-        correct_us = sum(_map_speakers(us)[1] for us in common_us)
+        turns = merge_touching(hypothesis, self.n_sessions)
+        walk = self._walk(turns, self.is_scored)
+        correct_us = sum(_map_speakers(us)[1] for [us] in self.common_us(turns, [self.clock(self.is_scored)]))
         hyp_us, both_us = ((walk.us * counts).sum() for counts in (walk.n_hyp, walk.n_both))
         scored_us = self.region_us.sum()
         errors_us = scored_us, scored_us - both_us, hyp_us - both_us, both_us - correct_us
         return ErrorSeconds(*(float(us) / 1e6 for us in errors_us))
 
-    def walk(self, hypothesis: StepFunction) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the changes of reference and hypothesis together, the time to the next, and the row of each in it."""
-        changes = np.concatenate([self.speech.changes, hypothesis.changes])
-        order = np.argsort(changes, kind="stable")
-        changes = changes[order]
-        ref_row = np.cumsum(order < len(self.speech.changes), dtype=np.int64)  # so many of its changes are passed
-        hyp_row = np.arange(1, len(order) + 1) - ref_row
-        return changes, np.diff(changes, append=changes[-1:]), ref_row, hyp_row
+    def walk(self, hypothesis: Turns) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the changes of reference and hypothesis together, the time to the next, after how many changes of the
+        reference each is, and how many hypothesis speakers talk then."""
+        times = np.concatenate([self.changes, hypothesis.begin, hypothesis.finish])
+        order = np.argsort(times, kind="stable")
+        n_changes, n_begins = len(self.changes), len(hypothesis.begin)
+        steps = np.concatenate([np.zeros(n_changes, np.int64), np.ones(n_begins, np.int64), np.full(n_begins, -1)])
+        times = times[order]
+        # Of several changes at one moment, the time to the next is more than 0 only after the last.
+        us = np.diff(times, append=times[-1:])
+        return times, us, np.cumsum(order < n_changes, dtype=np.int64), np.cumsum(steps[order])
 
-    def _walk(self, hypothesis: SegmentArrays, counts: npt.NDArray[np.bool_]) -> _Walk:
+    def _walk(self, hypothesis: Turns, counts: npt.NDArray[np.bool_]) -> _Walk:
         """Return the intervals in which a hypothesis has speech, of those that count."""
-        speech = _find_speech(hypothesis)
-        changes, us, ref_row, hyp_row = self.walk(speech)
-        n_hyp = speech.values.sum(axis=1)
-        kept = np.flatnonzero((us > 0) & (n_hyp > 0)[hyp_row] & counts[ref_row])
-        ref_row, hyp_row, session = ref_row[kept], hyp_row[kept], changes[kept] // SESSION_US
-        bounds = np.searchsorted(session, np.arange(self.n_sessions + 1)).tolist()
-        return _Walk(
-            session,
-            [slice(first, last) for first, last in pairwise(bounds)],
-            us[kept].astype(np.float64),
-            ref_row,
-            self.n_speaking[ref_row],
-            n_hyp[hyp_row],
-            self.speech.values[ref_row],
-            speech.values[hyp_row],
-        )
+        changes, us, ref_row, n_hyp = self.walk(hypothesis)
+        kept = np.flatnonzero((us > 0) & (n_hyp > 0) & counts[ref_row])
+        ref_row = ref_row[kept]
+        return _Walk(changes[kept] // SESSION_US, us[kept], ref_row, self.n_speaking[ref_row], n_hyp[kept])
 
-    def _count(self, session: int, totals: Floats, weights: Floats, refs: Floats, hyps: Floats) -> DerCounts:
-        """Count one session: weights (evaluated, scored by region; intervals), refs and hyps (intervals, speakers)."""
-        common_us = (weights[:, None] * refs.T) @ hyps  # (weights, ref speakers, hyp speakers)
-        scored_common_us = common_us[1:].sum(axis=0)
-        mapped_us = common_us[0] if self.options.scorer == "nist" else scored_common_us
+    def clock(self, runs: npt.NDArray[np.bool_]) -> Clock:
+        """Return a clock that runs after the changes for which `runs` is true."""
+        return Clock.that_runs(self.changes, runs)
+
+    def common_us(self, hypothesis: Turns, clocks: Sequence[Clock]) -> Iterator[Floats]:
+        """Yield for each session the time that speakers have in common: (clocks, ref speakers, hyp speakers)."""
+        ref, hyp = _find_overlaps(self.turns, hypothesis)
+        session = self.turns.session[ref]
+        order = np.argsort(session, kind="stable")
+        ref, hyp = ref[order], hyp[order]
+        sizes = self.turns.n_speakers * hypothesis.n_speakers
+        if sizes.max(initial=0) > MAX_SPEAKER_PAIRS:
+            n_ref, n_hyp = (int(side.n_speakers[sizes.argmax()]) for side in (self.turns, hypothesis))
+            raise ValueError(f"a session has {n_ref} reference and {n_hyp} hypothesis speakers, too many to map")
+        pair = self.turns.speaker[ref] * hypothesis.n_speakers[session[order]] + hypothesis.speaker[hyp]
+        common_us = []
+        for clock in clocks:
+            at = [clock.at(times) for side in (self.turns, hypothesis) for times in (side.begin, side.finish)]
+            common_us.append(np.minimum(at[1][ref], at[3][hyp]) - np.maximum(at[0][ref], at[2][hyp]))
+        bounds = np.searchsorted(session[order], np.arange(self.n_sessions + 1)).tolist()
+        shapes = zip(self.turns.n_speakers.tolist(), hypothesis.n_speakers.tolist(), strict=True)
+        for (first, last), (n_ref, n_hyp) in zip(pairwise(bounds), shapes, strict=True):
+            own = [_sum_bins(pair[first:last], us[first:last], n_ref * n_hyp) for us in common_us]
+            yield np.stack(own).reshape(len(clocks), n_ref, n_hyp)
+
+    def _count(
+        self, totals: Floats, common_us: Floats, evaluated_us: tuple[Floats, Floats], scored_us: tuple[Floats, Floats]
+    ) -> DerCounts:
+        """Count one session: time in common (evaluated, single, scored; ref speakers, hyp speakers), and time of each
+        speaker of the reference and of the hypothesis."""
+        _, single_us, both_us = common_us
+        mapped_us = common_us[0] if self.options.scorer == "nist" else both_us
         ref, hyp = _map_met_speakers(mapped_us)
 
-        correct = common_us[1:, ref, hyp].sum(axis=1) / 1e6  # by region
+        right_single_us, right_us = single_us[ref, hyp].sum(), both_us[ref, hyp].sum()
+        correct = np.array([0.0, right_single_us, right_us - right_single_us]) / 1e6  # by region
         regions = {
             name: ErrorSeconds(scored, scored - both, found - both, both - right)
             for name, (scored, found, both), right in zip(REGIONS, totals.tolist(), correct.tolist(), strict=True)
         }
-        intersection_us = scored_common_us[ref, hyp]
-        union_us = self.scored_us[session][ref] + (weights[1:].sum(axis=0) @ hyps)[hyp] - intersection_us
-        n_jaccard = int(np.count_nonzero(self.scored_us[session]))
+        intersection_us = both_us[ref, hyp]
+        union_us = scored_us[0][ref] + scored_us[1][hyp] - intersection_us
+        n_jaccard = int(np.count_nonzero(scored_us[0]))
         similarity = float((intersection_us[union_us > 0] / union_us[union_us > 0]).sum())
-        n_ref_speakers, n_hyp_speakers = int(self.n_speakers[session]), int(np.count_nonzero(weights[0] @ hyps))
+        n_ref_speakers, n_hyp_speakers = (int(np.count_nonzero(us)) for us in evaluated_us)
         return DerCounts(
             sum(regions.values(), ErrorSeconds()),
             regions,
@@ -264,6 +319,26 @@ class Reference:
             n_sessions=1,
             n_right_counts=int(n_ref_speakers == n_hyp_speakers),
         )
+
+
+def _find_overlaps(one: Turns, other: Turns) -> tuple[Ints, Ints]:
+    """Return the indices of all pairs of turns that overlap."""
+    # Either the turn of `other` begins in that of `one`, or that of `one` begins in the other, later than it.
+    inside = np.searchsorted(other.begin, one.begin, "left"), np.searchsorted(other.begin, one.finish, "left")
+    around = np.searchsorted(one.begin, other.begin, "right"), np.searchsorted(one.begin, other.finish, "left")
+    n_pairs = sum(int((last - first).sum()) for first, last in (inside, around))
+    if n_pairs > MAX_OVERLAPS:
+        raise ValueError(f"{n_pairs} pairs of segments overlap, which is more than can be scored at once")
+    ones, others = _enumerate_ranges(*inside)
+    others_too, ones_too = _enumerate_ranges(*around)
+    return np.concatenate([ones, ones_too]), np.concatenate([others, others_too])
+
+
+def _enumerate_ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return for each number in [first[n], last[n]) n and the number."""
+    lengths = last - first
+    index = np.repeat(np.arange(len(first)), lengths)
+    return index, np.arange(len(index)) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,19 +367,24 @@ def find_errors(
 ) -> ErrorMarks:
     """Return the places of the errors that `Reference.score` adds up, for pictures."""
     prepared = prepare_reference([reference], None if uem is None else [uem], options)
-    speech = _find_speech(tabulate_segments([hypothesis]))
-    changes, us, ref_row, hyp_row = prepared.walk(speech)
+    turns = merge_touching(tabulate_segments([hypothesis]), 1)
+    changes, us, ref_row, n_hyp = prepared.walk(turns)
     kept = (us > 0) & prepared.is_evaluated[ref_row]
-    start_us, us, ref_row, hyp_row = changes[kept], us[kept], ref_row[kept], hyp_row[kept]
-    refs, hyps = prepared.speech.values[ref_row], speech.values[hyp_row]
-    is_scored = prepared.is_scored[ref_row]
-    counted_us = us if options.scorer == "nist" else us * is_scored
-    common_us = (refs * counted_us[:, None]).T @ hyps
+    start_us, us, ref_row, n_hyp = changes[kept], us[kept], ref_row[kept], n_hyp[kept]
+    n_ref, is_scored = prepared.n_speaking[ref_row], prepared.is_scored[ref_row]
+    mapped_by = prepared.is_evaluated if options.scorer == "nist" else prepared.is_scored
+    [[common_us]] = prepared.common_us(turns, [prepared.clock(mapped_by)])
     ref, hyp = _map_met_speakers(common_us)
 
-    n_ref, n_hyp = refs.sum(axis=1), hyps.sum(axis=1)
-    n_both, n_right = np.minimum(n_ref, n_hyp), (refs[:, ref] * hyps[:, hyp]).sum(axis=1)
-    kinds = np.stack([n_ref - n_both, n_hyp - n_both, n_both - n_right], axis=1).astype(np.int64)
+    own = prepared.turns
+    mapped = np.full(int(own.n_speakers[0]), -1)
+    mapped[ref] = hyp
+    one, other = _find_overlaps(own, turns)
+    is_right = mapped[own.speaker[one]] == turns.speaker[other]
+    one, other = one[is_right], other[is_right]
+    right = np.maximum(own.begin[one], turns.begin[other]), np.minimum(own.finish[one], turns.finish[other])
+    n_both, n_right = np.minimum(n_ref, n_hyp), _count_spans(*right, start_us)
+    kinds = np.stack([n_ref - n_both, n_hyp - n_both, n_both - n_right], axis=1)
     marks: list[Mark] = []
     for start, length, (missed, false_alarm, confusion), scored in zip(
         start_us.tolist(), us.tolist(), kinds.tolist(), is_scored.tolist(), strict=True
@@ -324,16 +404,13 @@ class _Walk(NamedTuple):
     """Intervals in which a hypothesis has speech and nothing changes."""
 
     session: Ints
-    slices: list[slice]  # of each session's intervals
-    us: Floats  # how long they are
-    ref_row: Ints  # of the reference's step function
-    n_ref: Floats  # speakers
-    n_hyp: Floats
-    refs: Floats  # (intervals, speakers) of 0 and 1
-    hyps: Floats
+    us: Ints  # how long they are
+    ref_row: Ints  # after so many changes of the reference
+    n_ref: Ints  # speakers
+    n_hyp: Ints
 
     @property
-    def n_both(self) -> Floats:
+    def n_both(self) -> Ints:
         return np.minimum(self.n_ref, self.n_hyp)
 
 
@@ -367,61 +444,45 @@ def prepare_reference(
     Time in `not_evaluated` counts for nothing. Time in `not_scored` is like that in collars: with `nist` it counts for
     the mapping of speakers.
     """
-    speaker, begin, finish = _merge_touching(tabulate_segments(sessions))
-    n_speakers = int(speaker.max(initial=-1)) + 1
-    evaluated = _find_evaluated(begin, finish, len(sessions), uem, options.scorer)
-    collars = _find_collars(np.concatenate([begin, finish]), round(options.collar * 1e6))
+    turns = merge_touching(tabulate_segments(sessions), len(sessions))
+    evaluated = _find_evaluated(turns, uem, options.scorer)
+    collars = _find_collars(np.concatenate([turns.begin, turns.finish]), round(options.collar * 1e6))
     unscored, excluded = _place_regions(not_scored or []), _place_regions(not_evaluated or [])
-    kinds = ((begin, finish), evaluated, collars, unscored, excluded)
-    numbers = (n_speakers, n_speakers + 1, n_speakers + 1, n_speakers + 2)
-    columns = StepFunction.of_spans(
-        np.concatenate([speaker, *(np.full(len(kind[0]), n) for n, kind in zip(numbers, kinds[1:], strict=True))]),
-        np.concatenate([kind[0] for kind in kinds]),
-        np.concatenate([kind[1] for kind in kinds]),
-        n_speakers + 3,
-    )
-    values = columns.values  # how many spans hold a time; of the last three columns it only matters whether any does
-    is_evaluated = (values[:, n_speakers] > 0) & (values[:, n_speakers + 2] == 0)
-    is_scored = is_evaluated & (values[:, n_speakers + 1] == 0)
+    kinds = ((turns.begin, turns.finish), evaluated, collars, unscored, excluded)
+    changes = np.unique(np.concatenate([times for kind in kinds for times in kind]))
+    n_speaking, *holds = (_count_spans(*kind, changes) for kind in kinds)
+    is_evaluated = (holds[0] > 0) & (holds[3] == 0)
+    is_scored = is_evaluated & (holds[1] == 0) & (holds[2] == 0)
     if options.skip_overlap:
-        is_scored &= values[:, :n_speakers].sum(axis=1) < 2
-    values[:, n_speakers], values[:, n_speakers + 1] = is_evaluated, is_scored
-    values[:, n_speakers + 2] = 0
-    columns = columns.simplify()
-    speech = StepFunction(columns.changes, columns.values[:, :n_speakers])
-    n_speaking = speech.values.sum(axis=1)
-    is_evaluated = columns.values[:, n_speakers] > 0
-    is_scored = columns.values[:, n_speakers + 1] > 0
-    scored_us = _sum_by_session(speech, speech.values, is_scored, len(sessions))
-    by_region = n_speaking[:, None] * (np.minimum(n_speaking, 2)[:, None] == np.arange(len(REGIONS)))
-    region_us = _sum_by_session(speech, by_region, is_scored, len(sessions))
-    evaluated_us = _sum_by_session(speech, speech.values, is_evaluated, len(sessions))
-    return Reference(
-        options,
-        len(sessions),
-        speech,
-        n_speaking,
-        is_evaluated,
-        is_scored,
-        scored_us,
-        region_us,
-        n_speakers=np.count_nonzero(evaluated_us, axis=1),
-    )
+        is_scored &= n_speaking < 2
+
+    values = np.stack([n_speaking, is_evaluated, is_scored], axis=1)
+    differs = np.any(np.diff(values, axis=0, prepend=np.zeros_like(values[:1])), axis=1)
+    changes, values = changes[differs], np.concatenate([np.zeros((1, 3), np.int64), values[differs]])
+    n_speaking, is_evaluated, is_scored = values[:, 0], values[:, 1] > 0, values[:, 2] > 0
+    us = np.diff(changes, append=changes[-1:]) * is_scored[1:] * n_speaking[1:]
+    bins = changes // SESSION_US * len(REGIONS) + np.minimum(n_speaking[1:], 2)
+    region_us = _sum_bins(bins, us, len(sessions) * len(REGIONS)).reshape(-1, len(REGIONS))
+    return Reference(options, turns, changes, n_speaking, is_evaluated, is_scored, region_us)
 
 
-def _find_evaluated(
-    begin: Ints, finish: Ints, n_sessions: int, uem: Sequence[Sequence[Region]] | None, scorer: str
-) -> tuple[Ints, Ints]:
+def _count_spans(begin: Ints, finish: Ints, times: Ints) -> Ints:
+    """Return how many spans hold each of the times: those that have begun, less those that are over."""
+    begun, over = (np.searchsorted(np.sort(edges), times, "right") for edges in (begin, finish))
+    return begun - over
+
+
+def _find_evaluated(turns: Turns, uem: Sequence[Sequence[Region]] | None, scorer: str) -> tuple[Ints, Ints]:
     """Return the spans in which anything counts: the UEM or, without one, all time; for md-eval, the reference's
     extent."""
-    first = np.arange(n_sessions) * SESSION_US
+    first = np.arange(len(turns.n_speakers)) * SESSION_US
     if uem is not None:
         return _place_regions(uem)
     if scorer != "nist":
         return first, first + SESSION_US - 1
     earliest, latest = first + SESSION_US, first.copy()
-    np.minimum.at(earliest, begin // SESSION_US, begin)
-    np.maximum.at(latest, finish // SESSION_US, finish)
+    np.minimum.at(earliest, turns.session, turns.begin)
+    np.maximum.at(latest, turns.session, turns.finish)
     spoken = earliest < latest
     return earliest[spoken], latest[spoken]
 
@@ -443,49 +504,35 @@ def _find_collars(edges: Ints, collar_us: int) -> tuple[Ints, Ints]:
     return np.maximum(first, edges - collar_us), np.minimum(first + SESSION_US - 1, edges + collar_us)
 
 
-def _sum_by_session(speech: StepFunction, values: Floats, counts: npt.NDArray[np.bool_], n_sessions: int) -> Floats:
-    """Microseconds, times a row of values for each step of the function, in time that counts: (sessions, columns)."""
-    us = np.diff(speech.changes, append=speech.changes[-1:]) * counts[1:]
-    sums = np.zeros((n_sessions, values.shape[1]))
-    np.add.at(sums, speech.changes // SESSION_US, us[:, None] * values[1:])
-    return sums
-
-
-def _find_speech(segments: SegmentArrays) -> StepFunction:
-    speaker, begin, finish = _merge_touching(segments)
-    return StepFunction.of_spans(speaker, begin, finish, int(speaker.max(initial=-1)) + 1)
-
-
-def _merge_touching(segments: SegmentArrays) -> tuple[Ints, Ints, Ints]:
-    """Speaker, begin and finish; of one speaker, segments that overlap or touch are one, and empty ones none.
+def merge_touching(segments: SegmentArrays, n_sessions: int) -> Turns:
+    """Return the turns; of one speaker, segments that overlap or touch are one, and empty ones none.
 
     Else a speaker's own overlap would count twice, and there would be collars inside speech.
     """
+    n_speakers = np.zeros(n_sessions, np.int64)
+    np.maximum.at(n_speakers, segments.session, segments.speaker + 1)
+    first = _first_columns(n_speakers)
     kept = segments.end > segments.start
-    session, speaker, start, end = (
-        segments.session[kept],
-        segments.speaker[kept],
-        segments.start[kept],
-        segments.end[kept],
-    )
     # Speakers one after the other, each with an axis of its own, so that no one reaches into the next.
-    n_speakers = int(speaker.max(initial=-1)) + 1
-    row = session * n_speakers + speaker
-    begin, finish = _to_axis(row, start), _to_axis(row, end)
+    column = (first[segments.session] + segments.speaker)[kept]
+    begin, finish = _to_axis(column, segments.start[kept]), _to_axis(column, segments.end[kept])
     order = np.argsort(begin, kind="stable")
     begin, reach = begin[order], np.maximum.accumulate(finish[order])
     edge = np.ones(min(1, len(begin)), np.bool_)
     opens = begin[1:] > reach[:-1]
     begin, finish = begin[np.concatenate([edge, opens])], reach[np.concatenate([opens, edge])]
-    row = begin // SESSION_US
-    session, speaker = row // max(1, n_speakers), row % max(1, n_speakers)
-    shift = (session - row) * SESSION_US
-    return speaker, begin + shift, finish + shift
+    column = begin // SESSION_US
+    session = np.repeat(np.arange(n_sessions), n_speakers)[column]
+    shift = (session - column) * SESSION_US
+    begin, finish = begin + shift, finish + shift
+    order = np.argsort(begin, kind="stable")
+    session, column = session[order], column[order]
+    return Turns(session, column - first[session], begin[order], finish[order], n_speakers)
 
 
 def _to_axis(session: Ints, seconds: Floats) -> Ints:
     us = np.rint(seconds * 1e6)
     if us.max(initial=0) >= SESSION_US or session.max(initial=0) >= MAX_SESSIONS:
         seconds, n_rows = us.max(initial=0) / 1e6, session.max(initial=0) + 1
-        raise ValueError(f"{seconds:.0f} s, or {n_rows} sessions x speakers, is more than can be scored at once")
+        raise ValueError(f"{seconds:.0f} s, or {n_rows} sessions or speakers, is more than can be scored at once")
     return session * SESSION_US + us.astype(np.int64)

@@ -171,7 +171,7 @@ def _check_scorable(
     references: Sequence[Sequence[Segment]], terms: Sequence[Term], prepared: Sequence[Reference]
 ) -> None:
     for term, reference in zip(terms, prepared, strict=True):
-        if not reference.scored_us.sum():
+        if not reference.region_us.sum():
             seconds = sum(segment.duration for segments in references for segment in segments)
             overlap = " and without overlap" if term.skip_overlap else ""
             raise ValueError(

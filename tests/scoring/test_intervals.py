@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
@@ -124,3 +125,27 @@ def test_times_beyond_the_axis_are_a_sentence() -> None:
 def test_a_uem_may_end_never() -> None:
     reference = prepare_reference([[Segment("s", "a", 0.0, 4.0)]], [[Region("s", 1.0, 1e9)]], DerOptions(0.0))
     assert reference.score_pooled(tabulate_segments([[]])).scored == 3.0
+
+
+def test_memory_does_not_grow_with_turns_times_speakers() -> None:
+    # 2000 speakers of 1 s each, one after the other; to the hypothesis they are one: it is right about one of them.
+    reference = [Segment("s", f"speaker{n}", float(n), n + 1.0) for n in range(2000)]
+    tracemalloc.start()
+    prepared = prepare_reference([reference], None, DerOptions(0.0))
+    [found] = prepared.score(tabulate_segments([[Segment("s", "x", 0.0, 2000.0)]]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.errors.scored, found.errors.confusion, found.errors.wrong) == (2000.0, 1999.0, 1999.0)
+    assert peak < 8e6  # a number for each turn and speaker would be 64 MB
+
+
+def test_a_session_of_many_speakers_beside_many_sessions_is_scored() -> None:
+    crowd = [Segment("s", f"speaker{n}", 0.0, 1.0) for n in range(100)]
+    prepared = prepare_reference([crowd, *[[Segment("s", "a", 0.0, 1.0)]] * 21_000], None, DerOptions(0.0))
+    assert prepared.region_us.sum() == 21_100e6
+
+
+def test_more_speakers_than_can_be_mapped_are_a_sentence() -> None:
+    crowd = [Segment("s", f"speaker{n}", 0.0, 1.0) for n in range(3200)]
+    with pytest.raises(ValueError, match="3200 reference and 3200 hypothesis speakers, too many to map"):
+        prepare_reference([crowd], None, DerOptions()).score(tabulate_segments([crowd]))
