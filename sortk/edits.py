@@ -33,7 +33,7 @@ Pairs = list[tuple[int | None, int | None]]
 Assignment = tuple[tuple[str | None, str | None], ...]
 """Reference and hypothesis speaker; None where one has no partner."""
 
-Ints = npt.NDArray[np.signedinteger]
+Costs = npt.NDArray[np.signedinteger]
 Words = TypeVar("Words")
 
 
@@ -185,7 +185,7 @@ def _choose_type(largest: int) -> type[np.signedinteger]:
     return np.int16 if largest < 32_000 else np.int32
 
 
-def _fill(first: Ints, differs: npt.NDArray[np.int8]) -> Ints:
+def _fill(first: Costs, differs: npt.NDArray[np.int8]) -> Costs:
     """Return D, (n_ref + 1, n_hyp + 1), from its first row, (n_hyp + 1,), and what each pair costs, (n_ref, n_hyp)."""
     place = np.arange(len(first), dtype=first.dtype)
     costs = np.empty((len(differs) + 1, len(first)), first.dtype)
@@ -197,7 +197,7 @@ def _fill(first: Ints, differs: npt.NDArray[np.int8]) -> Ints:
     return costs + place
 
 
-def _advance(shifted: Ints, ref: npt.NDArray[np.int64], hyp: npt.NDArray[np.int64], axis: int) -> Ints:
+def _advance(shifted: Costs, ref: npt.NDArray[np.int64], hyp: npt.NDArray[np.int64], axis: int) -> Costs:
     """Return D - j_1 - ... - j_K after a segment that goes to the stream of this axis."""
     shape = [-1 if k == axis else 1 for k in range(shifted.ndim)]
     behind, before = (
@@ -211,7 +211,7 @@ def _advance(shifted: Ints, ref: npt.NDArray[np.int64], hyp: npt.NDArray[np.int6
     return shifted
 
 
-def _find_start(costs: Ints, differs: npt.NDArray[np.int8]) -> int:
+def _find_start(costs: Costs, differs: npt.NDArray[np.int8]) -> int:
     """Return where in its first row the path to the last cell of D begins."""
     i, j = len(differs), len(differs.T)
     while i:

@@ -21,18 +21,11 @@ import torch
 from torch.nn import functional
 
 from sortk.formats import audio
-from sortk.formats.posteriors import find_active_spans
+from sortk.formats.posteriors import Probs, find_active_spans
 from sortk.formats.tokens import WORD_MARK, Tokenizer
-from sortk.inference.diarize import Diarizer, OnProgress, Posteriors, measure_seconds
+from sortk.inference.diarize import Diarizer, OnError, OnProgress, measure_seconds
 from sortk.inference.live import read_pcm
-from sortk.inference.pieces import (
-    OnError,
-    Piece,
-    TranscribeOptions,
-    Transcriber,
-    name_columns,
-    read_piece,
-)
+from sortk.inference.pieces import Piece, TranscribeOptions, Transcriber, name_columns, read_piece
 from sortk.inference.recognize import RecognizedWord, Recognizer, find_marks, find_words, to_seconds
 from sortk.inference.results import Transcript
 from sortk.inference.streaming import MelStream
@@ -50,7 +43,7 @@ STEP_SECONDS = 20.0  # of a recording that a multitalker Parakeet takes at a tim
 
 
 def assign_speakers(
-    words: Sequence[tuple[float, float]], probs: Posteriors, frame_seconds: float, threshold: float = 0.5
+    words: Sequence[tuple[float, float]], probs: Probs, frame_seconds: float, threshold: float = 0.5
 ) -> list[int]:
     """Return the speaker of each word, a column of the posteriors; words are given by start and end in seconds.
 
@@ -100,7 +93,7 @@ class Cascade(Transcriber[list[SpeakerWords]]):
     def to_text(self, written: list[SpeakerWords]) -> str:
         return " ".join(word.text for own in written for word in own.words)
 
-    def take_piece(self, session: Session, span: Span, probs: Posteriors, n_pieces: int) -> Piece:
+    def take_piece(self, session: Session, span: Span, probs: Probs, n_pieces: int) -> Piece:
         # Of the recording, not of the piece: the nearest speaker may be in the next one.
         return Piece(session, span, probs, name_columns(range(probs.shape[1])))
 
@@ -215,7 +208,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         for session, words in self.transcribe(samples):
             yield session, " ".join(word.text for word in words), words
 
-    def _write_session(self, session: Session, probs: Posteriors, on_done: OnProgress) -> list[Segment]:
+    def _write_session(self, session: Session, probs: Probs, on_done: OnProgress) -> list[Segment]:
         speakers = np.flatnonzero((probs > self.options.threshold).any(axis=0)).tolist()
         if not speakers:
             on_done(measure_seconds(session))
@@ -247,7 +240,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         n_final = [0] * n_speakers  # tokens
         rows = _Rows(self.diarizer)
 
-        def limit(probs: torch.Tensor, is_last: bool) -> Posteriors:
+        def limit(probs: torch.Tensor, is_last: bool) -> Probs:
             assert self.diarizer is not None
             return rows.add(self.diarizer.limit_speakers(probs[0].float().cpu().numpy()), is_last)
 
@@ -296,9 +289,9 @@ class _Rows:
 
     def __init__(self, diarizer: Diarizer) -> None:
         self._diarizer, self._n = diarizer, diarizer.model.rows_per_frame
-        self._rest: Posteriors | None = None
+        self._rest: Probs | None = None
 
-    def add(self, probs: Posteriors, is_last: bool = False) -> Posteriors:
+    def add(self, probs: Probs, is_last: bool = False) -> Probs:
         known = probs if self._rest is None else np.concatenate([self._rest, probs])
         n_whole = len(known) if is_last else len(known) // self._n * self._n
         self._rest = known[n_whole:]
@@ -321,7 +314,7 @@ class MultitalkerSteps:
         self._mel = MelStream(model.features)
         self._stream = MultitalkerStream(model, len(speakers), context)
         self._chunks = max(round(step_seconds / FRAME_SECONDS / context.chunk), 1)
-        self._probs: Posteriors | None = None  # those that are still needed,
+        self._probs: Probs | None = None  # those that are still needed,
         self._n_forgotten = 0  # and how many rows came before them
 
     @property
@@ -329,7 +322,7 @@ class MultitalkerSteps:
         """Return the tokens of each speaker so far."""
         return self._stream.state.tokens
 
-    def add_posteriors(self, probs: Posteriors) -> None:
+    def add_posteriors(self, probs: Probs) -> None:
         """(frames of 80 ms, speakers) that follow on those before."""
         self._probs = probs if self._probs is None else np.concatenate([self._probs, probs])
 

@@ -28,6 +28,7 @@ from sortk.formats.audio import Samples
 from sortk.formats.files import check_name
 from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.objects import id_of
+from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.enrol import EnrolledStream, read_enrolment
@@ -43,7 +44,6 @@ from sortk.models.speaker_cache import StreamingStep
 from sortk.prepare.activity import SpeechStream, load_network
 from sortk.records import Segment, Session
 
-Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 AudioSource = str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]
 OnError = Callable[[Session, Exception], None]
 OnProgress = Callable[[float], object]  # called with the seconds of audio that are newly done
@@ -123,11 +123,11 @@ class Diarizer:
         session, probs = self._diarize(source, sample_rate)
         return Segments(self.find_segments(session, probs))
 
-    def posteriors(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Posteriors:
+    def posteriors(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Probs:
         """Return how likely each speaker is to speak in each row of `frame_seconds`: (rows, speakers), from 0 to 1."""
         return self._diarize(source, sample_rate)[1]
 
-    def _diarize(self, source: AudioSource, sample_rate: int) -> tuple[Session, Posteriors]:
+    def _diarize(self, source: AudioSource, sample_rate: int) -> tuple[Session, Probs]:
         if isinstance(source, str | PathLike):
             source = name_session(Path(source))
         if isinstance(source, Session):
@@ -135,7 +135,7 @@ class Diarizer:
             return session, probs
         return Session(UNNAMED, Path(UNNAMED)), self.posteriors_of_samples(audio.from_array(source, sample_rate))
 
-    def find_segments(self, session: Session, probs: Posteriors) -> list[Segment]:
+    def find_segments(self, session: Session, probs: Probs) -> list[Segment]:
         """Return the segments of a session, in seconds from the start of its audio file."""
         found = name_segments(
             session.session_id, find_segments(probs, self.options.postprocess, self.frame_seconds), self.speaker_names
@@ -145,7 +145,7 @@ class Diarizer:
 
     def posteriors_of(
         self, sessions: Sequence[Session], on_error: OnError | None = None, on_progress: OnProgress = _ignore
-    ) -> Iterator[tuple[Session, Posteriors]]:
+    ) -> Iterator[tuple[Session, Probs]]:
         """Yield the posteriors of each session, in order.
 
         With `on_error`, it is called for a session whose audio cannot be read, and the others continue.
@@ -153,7 +153,7 @@ class Diarizer:
         for first in range(0, len(sessions), POOL):
             yield from self._process_pool(sessions[first : first + POOL], on_error or _raise, on_progress)
 
-    def posteriors_of_samples(self, samples: Samples) -> Posteriors:
+    def posteriors_of_samples(self, samples: Samples) -> Probs:
         """(samples,) at 16 kHz -> (frames, speakers)."""
         if self._is_whole(len(samples)):
             return self._process_together([samples])[0]
@@ -167,14 +167,14 @@ class Diarizer:
             return EnrolledStream(self._step, self._enrolment)
         return Stream(self._step)
 
-    def limit_speakers(self, probs: Posteriors) -> Posteriors:
+    def limit_speakers(self, probs: Probs) -> Probs:
         """Return at most `max_speakers` columns; speech of later speakers goes to the likeliest of these."""
         limit, columns = self.options.max_speakers, np.arange(probs.shape[1])
         return (
             probs if limit is None or limit >= len(columns) else merge_columns(probs, columns[:limit], columns[limit:])
         )
 
-    def count_speakers(self, probs: Posteriors) -> Posteriors:
+    def count_speakers(self, probs: Probs) -> Probs:
         """Return the posteriors of a complete recording with as many speakers as the options ask for."""
         probs = self.limit_speakers(probs)
         if self.options.speakers is not None:
@@ -183,13 +183,13 @@ class Diarizer:
             probs = keep_strongest(probs, self.options.speakers)
         return raise_weak(probs, self.options.speakers or self.options.min_speakers or 0)
 
-    def average_rows(self, probs: Posteriors) -> Posteriors:
+    def average_rows(self, probs: Probs) -> Probs:
         """Return posteriors of model frames, 80 ms: the mean of each frame's rows."""
         n_rows = self.model.rows_per_frame
         if n_rows == 1:
             return probs
         padded = np.pad(probs, ((0, -len(probs) % n_rows), (0, 0)), mode="edge" if len(probs) else "constant")
-        averaged: Posteriors = padded.reshape(-1, n_rows, probs.shape[1]).mean(axis=1)
+        averaged: Probs = padded.reshape(-1, n_rows, probs.shape[1]).mean(axis=1)
         return averaged
 
     def _is_whole(self, n_samples: int) -> bool:
@@ -203,13 +203,13 @@ class Diarizer:
 
     def _process_pool(
         self, sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
-    ) -> Iterator[tuple[Session, Posteriors]]:
+    ) -> Iterator[tuple[Session, Probs]]:
         lengths = []
         for place, session in enumerate(sessions):
             with _caught(session, on_error):
                 lengths.append(_Length(round(measure_seconds(session) * SAMPLE_RATE), place))
         batches = sorted(self._split_batches(sorted(lengths)), key=_first_place)
-        found: dict[int, Posteriors] = {}
+        found: dict[int, Probs] = {}
         for batch, later in itertools.pairwise([*batches, None]):
             assert batch is not None
             found |= self._process_batch(batch, sessions, on_error, on_progress)
@@ -219,7 +219,7 @@ class Diarizer:
 
     def _process_batch(
         self, batch: Sequence[_Length], sessions: Sequence[Session], on_error: OnError, on_progress: OnProgress
-    ) -> dict[int, Posteriors]:
+    ) -> dict[int, Probs]:
         """Return the posteriors of the sessions that can be read, by place."""
         found, clips = {}, {}
         for n_samples, place in batch:
@@ -246,7 +246,7 @@ class Diarizer:
         if batch:
             yield batch
 
-    def _process_together(self, clips: Sequence[Samples]) -> list[Posteriors]:
+    def _process_together(self, clips: Sequence[Samples]) -> list[Probs]:
         """Return the posteriors of clips that are processed in one pass. They do not depend on the other clips."""
         n_rows = [count_rows(len(samples), self.model.rows_per_frame) for samples in clips]
         if max(n_rows, default=0) == 0:  # a clip below 10 ms
@@ -258,7 +258,7 @@ class Diarizer:
             probs = _check_finite(output.speaker_probs.float().cpu().numpy())
         return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
 
-    def _process_in_chunks(self, blocks: Iterable[Samples], on_progress: OnProgress = _ignore) -> Posteriors:
+    def _process_in_chunks(self, blocks: Iterable[Samples], on_progress: OnProgress = _ignore) -> Probs:
         if self._linking is not None:
             return self._process_windows(blocks, self._linking, on_progress)
         stream = self.stream()
@@ -269,9 +269,7 @@ class Diarizer:
         probs = torch.cat([*steps, stream.finish()], dim=1)[0]
         return self.count_speakers(_check_finite(probs.float().cpu().numpy()))
 
-    def _process_windows(
-        self, blocks: Iterable[Samples], linking: LinkingOptions, on_progress: OnProgress
-    ) -> Posteriors:
+    def _process_windows(self, blocks: Iterable[Samples], linking: LinkingOptions, on_progress: OnProgress) -> Probs:
         speech = SpeechStream(load_network()) if linking.speech > 0 else None
 
         def read() -> Iterator[Samples]:
@@ -293,7 +291,7 @@ class Diarizer:
         return self.count_speakers(probs)
 
 
-def _check_finite(probs: Posteriors) -> Posteriors:
+def _check_finite(probs: Probs) -> Probs:
     """Return the posteriors; ArithmeticError if they are not numbers, because no session can be diarized then."""
     if not np.isfinite(probs).all():
         raise FloatingPointError("the posteriors of this model are not numbers (NaN): its weights are damaged")
@@ -438,7 +436,7 @@ class GivesPosteriors(Protocol):
     @property
     def frame_seconds(self) -> float: ...
 
-    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Probs]]:
         """Return the posteriors of each session, in order."""
 
 

@@ -214,7 +214,7 @@ def _check(difference: float, allowed: float) -> float:
 # step of a stream is not: `StreamingStep` runs in torch and in a graph.
 
 Module = TypeVar("Module", bound=nn.Module)
-Diarizer = TypeVar("Diarizer", bound=StreamableDiarizer)
+AnyDiarizer = TypeVar("AnyDiarizer", bound=StreamableDiarizer)
 
 
 class PlainLogMel(nn.Module):
@@ -308,7 +308,7 @@ class PlainSelfAttention(SelfAttention):
         return out
 
 
-def plain_model(model: Diarizer) -> Diarizer:
+def plain_model(model: AnyDiarizer) -> AnyDiarizer:
     """Return a copy on the CPU whose attention is plain."""
     plain = copy.deepcopy(model).cpu()
     if isinstance(plain, Sortformer):

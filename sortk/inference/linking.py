@@ -44,6 +44,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.audio import Samples
+from sortk.inference.postprocess import Ints
 from sortk.models.blocks import cluster
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE, SpeakerOutput, count_frames
@@ -51,7 +52,6 @@ from sortk.options import Options, option
 from sortk.prepare.activity import WINDOW
 
 Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 ACTIVE = 0.5  # posterior above which a speaker of a window speaks
 MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from sortk.formats.containers import recognize
-from sortk.formats.posteriors import find_runs
+from sortk.formats.posteriors import Probs, find_runs
 from sortk.formats.postprocess import Postprocess
-from sortk.inference.diarize import Diarizer, Posteriors
+from sortk.inference.diarize import Diarizer
 from sortk.inference.postprocess import SILENCE, UNIT_SECONDS, PosteriorRows, find_all_segments
 from sortk.records import FRAME_SECONDS, SAMPLE_RATE, Segment
 
@@ -94,7 +94,7 @@ class SettledSegments:
         self._n_settling = int(joined_seconds / frame_seconds) + 2  # frames of silence that nothing bridges
         self._speakers: list[_Speaker] = []
 
-    def push(self, probs: Posteriors) -> list[Segment]:
+    def push(self, probs: Probs) -> list[Segment]:
         """(frames, speakers) that follow on those before -> the segments that are final now."""
         self._speakers = self._speakers or [_Speaker() for _ in range(probs.shape[1])]
         found = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from os import PathLike
@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 from sortk.formats import audio
-from sortk.formats.posteriors import find_active_spans
+from sortk.formats.posteriors import Probs, find_active_spans
 from sortk.inference.diarize import (
     UNNAMED,
     AudioSource,
     Diarizer,
+    OnError,
     OnProgress,
-    Posteriors,
     measure_seconds,
     name_session,
 )
@@ -45,7 +45,6 @@ from sortk.spans import Profile, Span, gaps, merge, to_seconds, to_us
 
 log = logging.getLogger(__name__)
 
-OnError = Callable[[Session, Exception], None]
 POOL = 64  # sessions whose pieces of like length are decoded together
 BATCH_SECONDS = {"cpu": 80.0, "cuda": 1600.0}  # of padded audio
 MIN_PIECE_SECONDS = 1.0
@@ -90,7 +89,7 @@ class Piece(NamedTuple):
 
     session: Session
     span: Span  # microseconds
-    probs: Posteriors | None  # (frames, speakers), columns by arrival in the piece; None: there is no diarizer
+    probs: Probs | None  # (frames, speakers), columns by arrival in the piece; None: there is no diarizer
     speakers: tuple[str, ...]  # the name of each column
 
     @property
@@ -224,7 +223,7 @@ class Transcriber(Generic[Written]):
             else:
                 yield session, [Piece(session, span, None, ()) for span in spans]
 
-    def _cut_by_posteriors(self, session: Session, probs: Posteriors, whole: bool) -> list[Piece]:
+    def _cut_by_posteriors(self, session: Session, probs: Probs, whole: bool) -> list[Piece]:
         if len(probs) == 0:
             return []
         active = find_active_spans(probs, self.options.threshold, self.frame_seconds)
@@ -232,7 +231,7 @@ class Transcriber(Generic[Written]):
         spans = [(0, end)] if whole else self._cut_at_silence([span for own in active for span in own], end)
         return [self.take_piece(session, span, probs, len(spans)) for span in spans]
 
-    def take_piece(self, session: Session, span: Span, probs: Posteriors, n_pieces: int) -> Piece:
+    def take_piece(self, session: Session, span: Span, probs: Probs, n_pieces: int) -> Piece:
         """Return a piece of a recording with these posteriors."""
         raise NotImplementedError
 
@@ -263,7 +262,7 @@ class Transcriber(Generic[Written]):
         return list(pairwise(cuts))
 
 
-def order_by_arrival(probs: Posteriors, threshold: float) -> list[int]:
+def order_by_arrival(probs: Probs, threshold: float) -> list[int]:
     """Return the columns by their first frame above the threshold; those without any come last, in their order."""
     active = probs > threshold
     first = np.where(active.any(axis=0), active.argmax(axis=0) if len(active) else 0, len(probs))
@@ -291,7 +290,7 @@ def name_columns(columns: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"speaker_{column}" for column in columns)
 
 
-def slice_posteriors(probs: Posteriors, span: Span) -> Posteriors:
+def slice_posteriors(probs: Probs, span: Span) -> Probs:
     """Return the rows of 80 ms that a span has, from a beginning that is between two of them."""
     first = span[0] // FRAME_US
     return probs[first : first + count_frames(round(to_seconds(span[1] - span[0]) * SAMPLE_RATE))]

@@ -11,7 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from sortk.inference.diarize import POOL, Diarizer, Posteriors, load
+from sortk.formats.posteriors import Probs
+from sortk.inference.diarize import POOL, Diarizer, load
 from sortk.inference.load import read_frame_seconds
 from sortk.inference.pieces import TranscribeOptions, Transcriber
 from sortk.inference.transcribe import load_transcriber
@@ -32,7 +33,7 @@ class PooledDiarizer:
         """Return the duration of a row of posteriors."""
         return read_frame_seconds(self.model)
 
-    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Posteriors]]:
+    def posteriors_of(self, sessions: Sequence[Session]) -> Iterator[tuple[Session, Probs]]:
         """Yield the posteriors of each session, in order."""
         for found in self.run_jobs(partial(diarize_sessions, self.model, self.device), _split(sessions)):
             yield from found
@@ -54,7 +55,7 @@ class PooledTranscriber:
             yield from written
 
 
-def diarize_sessions(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Posteriors]]:
+def diarize_sessions(model: Path, device: str | None, sessions: Sequence[Session]) -> list[tuple[Session, Probs]]:
     """Return the posteriors of a pool: a job of `PooledDiarizer`."""
     return list(_load_diarizer(model, device, _version(model)).posteriors_of(sessions))
 

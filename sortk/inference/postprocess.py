@@ -2,7 +2,7 @@
 
 In their order, per speaker:
 
-1. Posteriors are repeated to frames of 10 ms. Speech begins at a frame above `onset`; from then on it ends at a frame
+1. Probs are repeated to frames of 10 ms. Speech begins at a frame above `onset`; from then on it ends at a frame
    below `offset` (hysteresis). If onset < offset, a posterior between both does the one and the other in turn, frame by
    frame: alone this is useless, but padding closes the gaps, and published presets have it.
 2. Segments grow by `pad_onset` and `pad_offset`; those that then meet are one. Speech that lasts to the end of the
@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import Postprocess
 from sortk.records import FRAME_SECONDS, Segment
 
-Floats = npt.NDArray[np.float64]
+Times = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Posteriors = npt.NDArray[np.float32]  # (frames, speakers)
 
 UNIT_SECONDS = 0.01  # of decisions
 SILENCE = -1.0  # a posterior below any offset
@@ -41,8 +41,8 @@ class SegmentArrays(NamedTuple):
 
     session: Ints
     speaker: Ints
-    start: Floats
-    end: Floats
+    start: Times
+    end: Times
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def find_all_segments(rows: PosteriorRows, options: Postprocess) -> SegmentArray
     return found.to_arrays(rows)
 
 
-def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> list[Floats]:
+def find_segments(probs: npt.NDArray[Any], options: Postprocess, frame_seconds: float = FRAME_SECONDS) -> list[Times]:
     """Return start and end of each speaker's segments in seconds, (n, 2), from posteriors (frames, speakers)."""
     found = find_all_segments(join_posteriors([probs], frame_seconds), options)
     times = np.column_stack([found.start, found.end])
     return [times[found.speaker == speaker] for speaker in range(probs.shape[1])]
 
 
-def name_segments(session_id: str, speakers: Sequence[Floats], names: Sequence[str] = ()) -> list[Segment]:
+def name_segments(session_id: str, speakers: Sequence[Times], names: Sequence[str] = ()) -> list[Segment]:
     """Return the result of `find_segments` as records. Without a name, speaker_0 is the model's first output."""
     return [
         Segment(session_id, names[speaker] if speaker < len(names) else f"speaker_{speaker}", start, end)
@@ -172,7 +172,7 @@ ACTIVE = 0.5  # posterior above which a speaker speaks
 RAISED = 0.75  # the highest posterior of a speaker who must be there, but is never active
 
 
-def keep_strongest(probs: Posteriors, n_speakers: int) -> Posteriors:
+def keep_strongest(probs: Probs, n_speakers: int) -> Probs:
     """Return the strongest columns in their order; speech of the others goes to the likeliest of these."""
     if n_speakers >= probs.shape[1]:
         return probs
@@ -181,7 +181,7 @@ def keep_strongest(probs: Posteriors, n_speakers: int) -> Posteriors:
     return merge_columns(probs, strongest, others)
 
 
-def merge_columns(probs: Posteriors, kept: npt.NDArray[np.intp], others: npt.NDArray[np.intp]) -> Posteriors:
+def merge_columns(probs: Probs, kept: npt.NDArray[np.intp], others: npt.NDArray[np.intp]) -> Probs:
     """Return the kept columns; where another one is higher, the likeliest of the kept gets its value."""
     if len(probs) == 0:
         return probs[:, kept]
@@ -191,7 +191,7 @@ def merge_columns(probs: Posteriors, kept: npt.NDArray[np.intp], others: npt.NDA
     return merged
 
 
-def raise_weak(probs: Posteriors, n_speakers: int) -> Posteriors:
+def raise_weak(probs: Probs, n_speakers: int) -> Probs:
     """Scale the strongest silent columns until at least `n_speakers` columns are active somewhere.
 
     This is a guess: such a speaker is placed where the model found one likely, but below the threshold.

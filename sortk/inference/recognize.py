@@ -34,7 +34,7 @@ from sortk.models.parakeet import Head, Parakeet
 from sortk.models.rnnt import TimedTokens
 from sortk.spans import to_us
 
-Span = tuple[float, float]
+SpanSeconds = tuple[float, float]
 
 
 class RecognizedWord(NamedTuple):
@@ -71,7 +71,7 @@ class Recognizer(Protocol):
     def device(self) -> torch.device: ...
 
     def recognize(
-        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[SpanSeconds]] | None = None
     ) -> list[list[RecognizedWord]]:
         """Return the words of each clip of (samples,) at 16 kHz. `speech` says where speech is in each clip."""
 
@@ -98,7 +98,7 @@ class ParakeetRecognizer:
 
     @torch.inference_mode()
     def recognize(
-        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[SpanSeconds]] | None = None
     ) -> list[list[RecognizedWord]]:
         frames, lengths = self.model.encode(*pad_clips(clips, self.device))
         return [
@@ -153,7 +153,7 @@ class CanaryRecognizer:
 
     @torch.inference_mode()
     def recognize(
-        self, clips: Sequence[Tensor], speech: Sequence[Sequence[Span]] | None = None
+        self, clips: Sequence[Tensor], speech: Sequence[Sequence[SpanSeconds]] | None = None
     ) -> list[list[RecognizedWord]]:
         words = []
         for place, (tokens, probs) in enumerate(self.write(clips)):
@@ -165,7 +165,9 @@ class CanaryRecognizer:
             words.append(self._approximate(tokens, probs, spans))
         return words
 
-    def _approximate(self, tokens: list[int], probs: list[float], speech: Sequence[Span]) -> list[RecognizedWord]:
+    def _approximate(
+        self, tokens: list[int], probs: list[float], speech: Sequence[SpanSeconds]
+    ) -> list[RecognizedWord]:
         confidence = sum(probs) / max(len(probs), 1)
         texts = self.tokenizer.decode(tokens).split()
         times = approximate_times(texts, [(to_us(start), to_us(end)) for start, end in speech], self.options.lang)

@@ -24,11 +24,11 @@ from torch.nn.utils.rnn import pad_sequence
 from sortk.formats.files import FormatError
 from sortk.formats.hub import find_model
 from sortk.formats.model_folder import read_sst_level
-from sortk.formats.posteriors import find_active_spans
+from sortk.formats.posteriors import Probs, find_active_spans
 from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.cascade import Cascade, MultitalkerTranscriber
-from sortk.inference.diarize import DiarizeOptions, Diarizer, Posteriors, load
+from sortk.inference.diarize import DiarizeOptions, Diarizer, load
 from sortk.inference.load import LoadedAsr, LoadedDiarizer, keep_freed_memory, load_asr
 from sortk.inference.pieces import (
     MIN_PIECE_SECONDS,
@@ -94,7 +94,7 @@ class MsAsrTranscriber(Transcriber[str]):
     def to_text(self, written: str) -> str:
         return written
 
-    def take_piece(self, session: Session, span: Span, probs: Posteriors, n_pieces: int) -> Piece:
+    def take_piece(self, session: Session, span: Span, probs: Probs, n_pieces: int) -> Piece:
         if n_pieces == 1:  # its speakers are sorted, better than by a threshold
             return Piece(session, span, probs, name_columns(range(probs.shape[1])))
         own = slice_posteriors(probs, span)

@@ -6,7 +6,7 @@
     Attention         of tokens to tokens, or of tokens to states
     DecoderLayer      attention to tokens, attention to states, feed-forward; each one added to its input
     Decoder           all of it, for complete texts (training)
-    Decoding          the same, token by token: what was computed for the tokens before is kept
+    PartialTexts      the same, token by token: what was computed for the tokens before is kept
 
 A clip's states do not depend on its padding. (NVIDIA encodes one mel frame of padding more: there 10 s have 126 frames,
 of which 125 are valid; here they have 125. The valid ones are the same.)
@@ -211,9 +211,9 @@ class Decoder(nn.Module):
             x = layer(x, causal, cast(DecoderLayer, layer).cross_attention.project(states), padding, None)
         return self.predict(x)
 
-    def start(self, states: Tensor, lengths: Tensor | None = None, beam: int = 1, max_tokens: int = 0) -> Decoding:
+    def start(self, states: Tensor, lengths: Tensor | None = None, beam: int = 1, max_tokens: int = 0) -> PartialTexts:
         """Return the decoding of these states: `beam` rows for each clip, up to `max_tokens` tokens (0: the most)."""
-        return Decoding(self, states, lengths, beam, min(max_tokens or self.max_tokens, self.max_tokens))
+        return PartialTexts(self, states, lengths, beam, min(max_tokens or self.max_tokens, self.max_tokens))
 
     def count(self, n_tokens: int, device: torch.device) -> Tensor:
         """(n_tokens, d_model): the sinusoids of the positions 0, 1, ..."""
@@ -246,7 +246,7 @@ def mask_padding(states: Tensor, lengths: Tensor | None) -> Tensor | None:
     return key_bias(valid_frames(lengths, states.shape[1]), states.dtype)
 
 
-class Decoding:
+class PartialTexts:
     """Texts under way, `beam` rows for each clip: the next tokens in, logits of those after them out.
 
     A step computes the new tokens only. The states are projected once, and once for all rows of a clip.

@@ -32,7 +32,7 @@ MAX_BEAM = 1000  # rows of a clip; more is a mistake, and fills the memory
 
 
 class Steps(Protocol):
-    """A decoder at work on some clips, `canary.Decoding` for one."""
+    """A decoder at work on some clips, `canary.PartialTexts` for one."""
 
     n_rows: int
     max_tokens: int

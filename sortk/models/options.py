@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sortk.options import read_options
 
-Options = TypeVar("Options")
+AnyOptions = TypeVar("AnyOptions")
 MAX_SIZE = 1 << 16  # of anything that is counted in a config; no model comes near
 
 
@@ -29,7 +29,7 @@ class ModelOptions:
         return options_from_json(cls, fields, cls.WHAT)
 
 
-def options_from_json(options: type[Options], fields: Any, what: str) -> Options:
+def options_from_json(options: type[AnyOptions], fields: Any, what: str) -> AnyOptions:
     """Return the options; fields that are left out have their defaults. `what` it is, for errors."""
     try:
         return read_options(options, fields, "options")

@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sortk.inference.postprocess import Floats, Ints, SegmentArrays
+from sortk.inference.postprocess import Ints, SegmentArrays, Times
 from sortk.options import Options, option
 from sortk.records import Counts, Region, Segment
 
@@ -156,14 +156,14 @@ class Turns(NamedTuple):
     finish: Ints
     n_speakers: Ints  # of each session
 
-    def sum_by_speaker(self, clock: Clock) -> list[Floats]:
+    def sum_by_speaker(self, clock: Clock) -> list[Times]:
         """Return for each session the time of its speakers, in microseconds."""
         first = _first_columns(self.n_speakers)
         us = clock.at(self.finish) - clock.at(self.begin)
         return np.split(_sum_bins(first[self.session] + self.speaker, us, int(first[-1])), first[1:-1])
 
 
-def _sum_bins(bins: Ints, values: Ints | Floats, n_bins: int) -> Floats:
+def _sum_bins(bins: Ints, values: Ints | Times, n_bins: int) -> Times:
     """Return the sum of the values of each bin."""
     return np.bincount(bins, values, n_bins).astype(np.float64)
 
@@ -204,7 +204,7 @@ class Reference:
     n_speaking: Ints
     is_evaluated: npt.NDArray[np.bool_]  # inside the UEM
     is_scored: npt.NDArray[np.bool_]  # of this, neither in a collar nor, if it is skipped, in overlap
-    region_us: Floats  # (sessions, regions): speaker time that is scored
+    region_us: Times  # (sessions, regions): speaker time that is scored
 
     @property
     def n_sessions(self) -> int:
@@ -268,7 +268,7 @@ class Reference:
         """Return a clock that runs after the changes for which `runs` is true."""
         return Clock.that_runs(self.changes, runs)
 
-    def common_us(self, hypothesis: Turns, clocks: Sequence[Clock]) -> Iterator[Floats]:
+    def common_us(self, hypothesis: Turns, clocks: Sequence[Clock]) -> Iterator[Times]:
         """Yield for each session the time that speakers have in common: (clocks, ref speakers, hyp speakers)."""
         ref, hyp = _find_overlaps(self.turns, hypothesis)
         session = self.turns.session[ref]
@@ -290,7 +290,7 @@ class Reference:
             yield np.stack(own).reshape(len(clocks), n_ref, n_hyp)
 
     def _count(
-        self, totals: Floats, common_us: Floats, evaluated_us: tuple[Floats, Floats], scored_us: tuple[Floats, Floats]
+        self, totals: Times, common_us: Times, evaluated_us: tuple[Times, Times], scored_us: tuple[Times, Times]
     ) -> DerCounts:
         """Count one session: time in common (evaluated, single, scored; ref speakers, hyp speakers), and time of each
         speaker of the reference and of the hypothesis."""
@@ -414,7 +414,7 @@ class _Walk(NamedTuple):
         return np.minimum(self.n_ref, self.n_hyp)
 
 
-def _map_speakers(common_us: Floats) -> tuple[tuple[Ints, Ints], float]:
+def _map_speakers(common_us: Times) -> tuple[tuple[Ints, Ints], float]:
     """Return the one-to-one mapping of speakers with the most time in common, and that time."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
 
@@ -422,7 +422,7 @@ def _map_speakers(common_us: Floats) -> tuple[tuple[Ints, Ints], float]:
     return (ref, hyp), float(common_us[ref, hyp].sum())
 
 
-def _map_met_speakers(common_us: Floats) -> tuple[Ints, Ints]:
+def _map_met_speakers(common_us: Times) -> tuple[Ints, Ints]:
     """Return the mapping of the speakers of one session.
 
     Between equally good mappings, speakers of other sessions (zeros here) must not decide: JER depends on which.
@@ -530,7 +530,7 @@ def merge_touching(segments: SegmentArrays, n_sessions: int) -> Turns:
     return Turns(session, column - first[session], begin[order], finish[order], n_speakers)
 
 
-def _to_axis(session: Ints, seconds: Floats) -> Ints:
+def _to_axis(session: Ints, seconds: Times) -> Ints:
     us = np.rint(seconds * 1e6)
     if us.max(initial=0) >= SESSION_US or session.max(initial=0) >= MAX_SESSIONS:
         seconds, n_rows = us.max(initial=0) / 1e6, session.max(initial=0) + 1

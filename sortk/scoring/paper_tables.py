@@ -19,7 +19,7 @@ from sortk.scoring.tables import format_table, percent
 # The paper's own numbers, in per cent. None of them was measured here. Of each table the rows that a recipe can have;
 # None where the paper gives no number.
 
-Numbers = tuple[float | None, ...]
+PaperNumbers = tuple[float | None, ...]
 
 # Table 1: DER, overlap scored; collar 0 for DIHARD III and 0.25 s for the others.
 TABLE_1_COLUMNS = (
@@ -29,7 +29,7 @@ TABLE_1_COLUMNS = (
     "CALLHOME part 2, 4 spk",
     "CH109",
 )
-TABLE_1: Mapping[tuple[str, str], Numbers] = {
+TABLE_1: Mapping[tuple[str, str], PaperNumbers] = {
     ("MSDD", "none"): (29.40, 11.41, 16.45, 19.49, 8.24),
     ("EEND-EDA", "none"): (15.55, 7.83, 12.29, 17.59, None),
     ("WavLM-L+EEND-VC", "none"): (None, 6.46, 10.69, 11.84, None),
@@ -46,7 +46,7 @@ TABLE_1: Mapping[tuple[str, str], Numbers] = {
 
 # Table 2: short segments of AMI test with up to four speakers, and of CH109.
 TABLE_2_COLUMNS = ("AMI test WER", "AMI test cpWER", "CH109 WER", "CH109 cpWER")
-TABLE_2: Mapping[str, Numbers] = {
+TABLE_2: Mapping[str, PaperNumbers] = {
     "baseline": (26.93, None, 21.81, None),
     "1": (19.67, 32.94, 18.57, 24.80),
     "2": (20.08, 28.17, 18.65, 22.22),
@@ -58,7 +58,7 @@ TABLE_2: Mapping[str, Numbers] = {
 
 # Table 3: WER on LibriSpeechMix. DOM-SOT was tested on mixtures with fixed delays, except for one speaker.
 TABLE_3_COLUMNS = ("1mix WER", "2mix WER", "3mix WER")
-TABLE_3: Mapping[str, Numbers] = {
+TABLE_3: Mapping[str, PaperNumbers] = {
     "Canary-170M": (2.19, 21.37, 48.71),
     "Canary-1B": (1.65, 20.49, 47.32),
     "SOT-ASR": (4.6, 11.2, 24.0),
@@ -77,13 +77,13 @@ TITLES = {
     "table3": "Table 3: word error rate of mixtures (%)",
 }
 PAPER = "paper: "  # how the header of a column with the paper's numbers begins
-NO_NUMBERS: Numbers = (None,)
+NO_NUMBERS: PaperNumbers = (None,)
 DER_PARTS = ("miss", "false_alarm", "confusion")
 SIGNIFICANT = 0.05
 MARK = "\\*"  # in Markdown, a star
 MARK_NOTE = f"- {MARK} differs from the best of its column (paired bootstrap over sessions, p < {SIGNIFICANT:g})"
 
-Entry = Mapping[str, Any]
+ScoreEntry = Mapping[str, Any]
 """Of scores.json: one system on one test set, with one postprocessing."""
 
 
@@ -144,7 +144,7 @@ def format_tables(page: PaperTables) -> str:
 
 
 def _format_der(rows: Sequence[Measured]) -> list[str]:
-    measured: dict[tuple[str, str], dict[str, list[Entry]]] = {}  # (row, postprocessing) -> test set -> each run
+    measured: dict[tuple[str, str], dict[str, list[ScoreEntry]]] = {}  # (row, postprocessing) -> test set -> each run
     for row in rows:
         for entry in row.scores["der"]:
             by_set = measured.setdefault((row.name, entry["postprocessing"]), {})
@@ -165,7 +165,7 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
     return [format_table(header, lines, "md"), "\n".join(notes)]
 
 
-def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, SessionCounts]:
+def _count_seconds(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, SessionCounts]:
     """Return the errors of all runs by session, for the column of each test set's overall DER."""
     columns = {}
     for test_set, runs in by_set.items():
@@ -175,7 +175,7 @@ def _count_seconds(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, SessionCo
     return columns
 
 
-def _sum_runs(runs: Sequence[Entry]) -> SessionCounts:
+def _sum_runs(runs: Sequence[ScoreEntry]) -> SessionCounts:
     sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
     wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
     return SessionCounts(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
@@ -198,7 +198,7 @@ def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mappin
     return has_marks
 
 
-def _der_cells(by_set: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+def _der_cells(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, str]:
     """Return the DER of each test set by number of speakers, of all of it if there are several numbers, and how sure it
     is.
 
@@ -222,7 +222,7 @@ def _mean(rates: Sequence[float | None]) -> str:
     return percent(sum(known) / len(known)) if len(known) == len(rates) else NOT_MEASURED
 
 
-def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
+def _interval(runs: Sequence[ScoreEntry]) -> Sequence[float] | None:
     """Return the interval of the mean over the runs; the same sessions are drawn for all runs."""
     if len(runs) == 1:
         interval: Sequence[float] | None = runs[0]["overall"].get("der_interval_95")
@@ -231,7 +231,7 @@ def _interval(runs: Sequence[Entry]) -> Sequence[float] | None:
     return bootstrap(counts.wrong, counts.scored)
 
 
-def _explain_means(measured: Mapping[Any, Mapping[str, Sequence[Entry]]]) -> list[str]:
+def _explain_means(measured: Mapping[Any, Mapping[str, Sequence[ScoreEntry]]]) -> list[str]:
     several = {len(runs) for by_set in measured.values() for runs in by_set.values()} - {1}
     return ["- where runs are listed, rates are their mean; they differ by chance only (seeds)"] if several else []
 
@@ -241,7 +241,7 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
         "table2": (TABLE_2, TABLE_2_COLUMNS),
         "table3": (TABLE_3, TABLE_3_COLUMNS),
     }[table]
-    measured: dict[str, dict[str, list[Entry]]] = {}  # row -> test set and metric -> each run
+    measured: dict[str, dict[str, list[ScoreEntry]]] = {}  # row -> test set and metric -> each run
     for row in rows:
         for entry in row.scores["wer"]:
             by_column = measured.setdefault(row.name, {})
@@ -267,7 +267,7 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
     return [format_table(header, lines, "md"), "\n".join(notes)]
 
 
-def _wer_cells(by_column: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+def _wer_cells(by_column: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, str]:
     """Return the rates of a row: of each test set and metric; for the last metric also by number of speakers, with its
     interval and each run."""
     cells: dict[str, str] = {}
@@ -293,7 +293,7 @@ def _wer_cells(by_column: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
     return cells
 
 
-def _sum_words(runs: Sequence[Entry]) -> SessionCounts:
+def _sum_words(runs: Sequence[ScoreEntry]) -> SessionCounts:
     """Return wrong words and reference words of all runs, by session."""
     sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
     return SessionCounts(
@@ -301,14 +301,14 @@ def _sum_words(runs: Sequence[Entry]) -> SessionCounts:
     )
 
 
-def _has_rate(entry: Entry) -> bool:
+def _has_rate(entry: ScoreEntry) -> bool:
     metric = entry["settings"]["metric"]
     # Who writes no speakers has no cpWER: as in the paper, where the baseline has none.
     is_nameless = entry["system"].startswith("baseline") and metric == "cpwer"
     return entry["overall"][metric] is not None and not is_nameless
 
 
-def _paper_cells(numbers: Numbers, columns: Sequence[str]) -> list[str]:
+def _paper_cells(numbers: PaperNumbers, columns: Sequence[str]) -> list[str]:
     known = numbers or NO_NUMBERS * len(columns)
     return [NOT_MEASURED if number is None else f"{number:.2f}" for number in known]
 
@@ -325,7 +325,7 @@ def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
 
 def _format_arrival(rows: Sequence[Measured]) -> list[str]:
     """Return the section on the order of speakers, without postprocessing; the runs of a row are added up."""
-    runs: dict[str, list[Entry]] = {}
+    runs: dict[str, list[ScoreEntry]] = {}
     for row in rows:
         for entry in row.scores["der"]:
             if entry["postprocessing"] == "none" and entry.get("arrival", {}).get("sessions", {}).get("n"):
