@@ -336,7 +336,9 @@ def sst(task: StageTask) -> None:
         log.info("%s: %s", task.out.name, write_sst(words, task.out, options, task.run_jobs))
         return
     if task.alone:
-        _serialize_manifest(task.inputs["manifest"], words, options, task.out, task.run_jobs, "error", transcripts)
+        samples = task.inputs["manifest"]
+        summary = _serialize_manifest(samples, words, options, task.out, task.run_jobs, "error", transcripts)
+        log.info("%s: %s", task.out.name, summary)
         return
     # A recipe: samples to learn from, and in scored/ samples to score.
     summaries = {}
@@ -344,7 +346,9 @@ def sst(task: StageTask) -> None:
     for kind, (out, cut_words) in kinds.items():
         for path in sorted((task.inputs["cleaned"] / kind).glob("*.jsonl")):
             summary = _serialize_manifest(path, words, options, out / path.name, task.run_jobs, cut_words, transcripts)
-            summaries[(out / path.stem).relative_to(task.out).as_posix()] = summary.to_json()
+            name = (out / path.stem).relative_to(task.out).as_posix()
+            log.info("%s.jsonl: %s", name, summary)
+            summaries[name] = summary.to_json()
     write_json(task.out / "summary.json", summaries)
 
 
@@ -369,7 +373,6 @@ def _serialize_manifest(
     ]
     serialized, summary = serialize_sessions(samples, options, run_jobs, cut_words, transcripts)
     manifest.write(out, serialized)
-    log.info("%s: %s", out.name, summary)
     return summary
 
 

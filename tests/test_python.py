@@ -64,7 +64,7 @@ def test_samples_in_all_forms_are_the_same_audio(given: object) -> None:
 def test_samples_that_make_no_sense_are_refused_with_help() -> None:
     with pytest.raises(TypeError, match="a path, a NumPy array, a torch tensor or a dict .* got list"):
         from_array([0.0, 0.1], 16000)
-    with pytest.raises(ValueError, match="would have 100 channels"):
+    with pytest.raises(ValueError, match=r"of shape \(100, 16000\) would have 100 channels"):
         from_array(np.zeros((100, 16000), np.float32), 16000)
     with pytest.raises(ValueError, match="got int64 of shape"):
         from_array(np.zeros(100, np.int64), 16000)
@@ -116,6 +116,14 @@ def test_notebooks_show_a_picture_of_the_first_session() -> None:
     texts = [text.text for text in ElementTree.fromstring(found._repr_svg_()).iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "m" and {"a", "b", "1:30", "overlap"} <= set(texts) and "c" not in texts
     assert "<svg" in Segments()._repr_svg_()
+
+
+def test_an_annotation_has_one_recording() -> None:
+    segments = [sortk.Segment("m", "a", 0, 2), sortk.Segment("m", "b", 1, 3), sortk.Segment("n", "c", 0, 1)]
+    annotation = Segments(segments[:2]).to_annotation()
+    assert annotation.uri == "m" and annotation.labels() == ["a", "b"] and annotation.get_timeline().duration() == 3
+    with pytest.raises(ValueError, match=r"are of 2 \(m, n\); select those of one session_id"):
+        Segments(segments).to_annotation()
 
 
 def test_types_are_for_others_too() -> None:

@@ -126,7 +126,7 @@ def score_der(
     if table_format == "csv":
         logging.getLogger(__name__).info("%s", describe_settings(first))
     elif others:
-        click.echo(describe_settings(first) + "\n")
+        click.echo(f"DER in %; {describe_settings(first)}\n")
     click.echo(format_systems(reports, table_format) if others else format_report(first, table_format, by_speakers))
 
 
@@ -328,7 +328,7 @@ def compare(
     reports: dict[str, Any]
     if metric == "der":
         reports = _read_der(ref, hyps, uem, given)
-        settings = der.describe_settings(next(iter(reports.values())))
+        settings = f"DER in %; {der.describe_settings(next(iter(reports.values())))}"
     else:
         reports = _read_words(metric, ref, hyps, {"normalizer": normalizer})
         settings = wer.describe_settings(next(iter(reports.values())))

@@ -155,13 +155,13 @@ def from_array(samples: Any, rate: int, sample_rate: int = SAMPLE_RATE) -> Sampl
             "samples must be float or int16 numbers of shape (samples,), (samples, channels) or (channels, samples), "
             f"got {samples.dtype} of shape {samples.shape}"
         )
-    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:
-        samples = samples.T  # as torchaudio has it: no recording has more channels than samples
-    if samples.ndim == 2 and samples.shape[1] > MAX_ARRAY_CHANNELS:
+    if samples.ndim == 2 and min(samples.shape) > MAX_ARRAY_CHANNELS:
         raise ValueError(
-            f"samples of shape {samples.shape} would have {samples.shape[1]} channels, "
+            f"samples of shape {samples.shape} would have {min(samples.shape)} channels, "
             f"more than {MAX_ARRAY_CHANNELS}; pass one recording at a time"
         )
+    if samples.ndim == 2 and samples.shape[0] < samples.shape[1]:
+        samples = samples.T  # as torchaudio has it: no recording has more channels than samples
     if not np.isfinite(samples).all():
         raise ValueError("the samples hold values that are not finite numbers")
     if rate not in SAMPLE_RATES:

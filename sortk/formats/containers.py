@@ -287,6 +287,7 @@ def _sphere_fault(file: BinaryIO, n_bytes: int, head: bytes) -> str:
 
 FFMPEG_SUFFIXES = (".m4a", ".mp4", ".m4b", ".mov", ".3gp", ".mkv", ".mka", ".webm", ".aac", ".wma", ".amr")
 FFMPEG_KINDS = ("MP4 (m4a, mp4, mov)", "Matroska (mkv, webm)", "AAC", "WMA", "AMR")
+NO_SOUND = "has no audio track"
 MAX_CACHED_BYTES = 4 << 30  # of temporary files: a recording is decoded once, and read in windows
 
 
@@ -329,9 +330,11 @@ def _decode(path: Path, target: Path, kind: str) -> None:
         command = [program, "-nostdin", "-v", "error", *source, *wav]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         said = done.stderr.decode("utf-8", "replace").strip()
+        if "matches no streams" in said:
+            raise FormatError(path, None, NO_SOUND)
         if done.returncode != 0 or not target.is_file() or "partial file" in said:
             about = said.splitlines()[-1] if said else f"exit code {done.returncode}"
-            raise FormatError(path, None, f"damaged or cut off, or without sound: ffmpeg cannot decode it ({about})")
+            raise FormatError(path, None, f"damaged or cut off: ffmpeg cannot decode it ({about})")
         return
     try:
         av, errors = importlib.import_module("av"), importlib.import_module("av.error")
@@ -351,7 +354,7 @@ def _decode(path: Path, target: Path, kind: str) -> None:
 def _run_pyav(av: Any, path: Path, target: Path) -> None:
     with av.open(str(path.absolute())) as container:
         if not container.streams.audio:
-            raise FormatError(path, None, "holds no sound")
+            raise FormatError(path, None, NO_SOUND)
         stream = container.streams.audio[0]
         resampler = av.AudioResampler(format="s16", rate=SAMPLE_RATE)
         with soundfile.SoundFile(target, "w", SAMPLE_RATE, stream.channels, "PCM_16", format="RF64") as file:

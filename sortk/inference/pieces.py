@@ -111,6 +111,9 @@ class Transcriber(Generic[Written]):
         self.diarizer: Diarizer | None = None
         self._piece_seconds = options.piece_seconds or piece_seconds
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'no diarizer' if self.diarizer is None else self.diarizer}, {self.device}>"
+
     def write(self, pieces: Sequence[Piece]) -> list[Written]:
         """Return what is said in each piece."""
         raise NotImplementedError

@@ -42,10 +42,16 @@ class Segments(list[Segment]):
     """Who spoke when."""
 
     def to_annotation(self) -> Any:
-        """Return a `pyannote.core.Annotation` of the first recording's name, without segments of no duration."""
+        """Return a `pyannote.core.Annotation` of the recording's name, without segments of no duration."""
         from pyannote.core import Annotation  # noqa: PLC0415 - optional
         from pyannote.core import Segment as Stretch  # noqa: PLC0415
 
+        sessions = {segment.session_id: None for segment in self}
+        if len(sessions) > 1:
+            raise ValueError(
+                f"an Annotation has one recording, but these segments are of {len(sessions)} ({', '.join([*sessions][:3])}"
+                f"{', ...' if len(sessions) > 3 else ''}); select those of one session_id first"
+            )
         annotation = Annotation(uri=self[0].session_id if self else None)
         for number, segment in enumerate(self):
             if segment.end > segment.start:

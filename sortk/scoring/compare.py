@@ -100,12 +100,14 @@ def compare(a: SessionCounts, b: SessionCounts, seed: int = 0) -> Difference:
 
 
 def name_systems(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each hypothesis: its path below the folder that all share. ValueError if one is given twice."""
-    for path in paths:
-        if list(paths).count(path) > 1:
+    """Return a name for each hypothesis: the shortest end of its path that no other has, such as hyp.rttm or
+    a/hyp.rttm. ValueError if one is given twice."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]
+    for path, own in zip(paths, parts, strict=True):
+        if parts.count(own) > 1:
             raise ValueError(f"hypothesis {path} is given twice; give each system once")
-    shared = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    return [str(path.absolute().relative_to(shared)) for path in paths]
+    n_parts = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == len(parts))
+    return [str(Path(*own[-n_parts:])) for own in parts]
 
 
 def format_systems(reports: Mapping[str, DerReport | WerReport], style: TableFormat = "text") -> str:
@@ -127,6 +129,8 @@ def format_systems(reports: Mapping[str, DerReport | WerReport], style: TableFor
         low, high = map(percent, interval) if interval else ("-", "-")
         rows.setdefault("OVERALL 95 % from", []).append(low)
         rows.setdefault("OVERALL 95 % to", []).append(high)
+        for score, value in report.other_scores.items():
+            rows.setdefault(f"OVERALL {score}", []).append(value)
     return format_table(["session", *reports], [[name, *cells] for name, cells in rows.items()], style)
 
 

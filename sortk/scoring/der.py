@@ -70,6 +70,12 @@ class DerReport:
         errors = self.overall.errors
         return {"miss": errors.miss, "false alarm": errors.false_alarm, "confusion": errors.confusion}
 
+    @property
+    def other_scores(self) -> dict[str, str]:
+        """Return the pooled scores beside the DER, as tables show them."""
+        jer = percent(self.overall.jer) if self.overall.n_jaccard else "-"
+        return {"JER": jer, RIGHT_COUNT: self.overall.right_counts}
+
     def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
         """Return the 95 % interval of the pooled DER over sets drawn from these sessions; None for one session."""
         return bootstrap(self.counts.wrong, self.counts.scored, seed)
@@ -284,12 +290,13 @@ def _find_regions(session: Session) -> list[Region]:
 # ---------------------------------------------------------------------------------------------------------------------
 # To read: a row per session, the pooled one, regions and numbers of speakers; or all of it as JSON
 
+RIGHT_COUNT = "right number of speakers"
 SCORERS = {
     "fast": "fast (the numbers of pyannote.metrics)",
     "pyannote": "pyannote.metrics",
     "nist": "nist (the meaning of md-eval)",
 }
-HEADER = ("session", "scored s", "miss %", "fa %", "conf %", "DER %", "JER %", "ref spk", "hyp spk", "right count %")
+HEADER = ("session", "scored s", "miss %", "fa %", "conf %", "DER %", "JER %", "ref spk", "hyp spk", RIGHT_COUNT)
 
 
 def format_report(report: DerReport, style: TableFormat = "text", by_speakers: bool = False) -> str:
@@ -321,7 +328,7 @@ def describe_settings(report: DerReport) -> str:
 def _cells(name: str, counts: DerCounts) -> list[str]:
     n_speakers = str(counts.n_ref_speakers), str(counts.n_hyp_speakers)
     jer = percent(counts.jer) if counts.n_jaccard else "-"
-    return [name, *_rates(counts.errors), jer, *n_speakers, percent(counts.count_accuracy)]
+    return [name, *_rates(counts.errors), jer, *n_speakers, counts.right_counts]
 
 
 def _rates(errors: ErrorSeconds) -> list[str]:

@@ -124,6 +124,13 @@ class DerCounts:
         """Share of sessions with the right number of speakers."""
         return self.n_right_counts / self.n_sessions if self.n_sessions else 0.0
 
+    @property
+    def right_counts(self) -> str:
+        """Say whether the number of speakers is right; of several sessions, in how many."""
+        if self.n_sessions == 1:
+            return "yes" if self.n_right_counts else "no"
+        return f"{self.n_right_counts} of {self.n_sessions}"
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The fast scorer

@@ -17,7 +17,7 @@ from typing import Any
 from sortk.formats.objects import encode
 from sortk.scoring import der, wer
 from sortk.scoring.arrival import DISTANCES, ArrivalReport
-from sortk.scoring.der import DerReport
+from sortk.scoring.der import RIGHT_COUNT, DerReport
 from sortk.scoring.intervals import DerCounts
 from sortk.scoring.tables import format_table, percent
 from sortk.scoring.wer import WerReport
@@ -227,7 +227,7 @@ def _format_der(results: Sequence[DerResult]) -> list[str]:
     return [
         format_table(*_pivot(("system", "postprocessing"), _der_cells(results)), "md"),
         "\n".join(settings),
-        format_table([*header, "95 % interval", "JER", "right number of speakers"], parts, "md"),
+        format_table([*header, "95 % interval", "JER", RIGHT_COUNT], parts, "md"),
     ]
 
 

@@ -125,6 +125,10 @@ class WerReport:
         errors = self.overall
         return {"substituted": errors.substitutions, "inserted": errors.insertions, "deleted": errors.deletions}
 
+    @property
+    def other_scores(self) -> dict[str, str]:
+        return {}
+
 
 def score_words(
     references: Transcripts, hypotheses: Transcripts, metric: Metric, options: WerOptions | None = None

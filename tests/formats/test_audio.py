@@ -370,6 +370,8 @@ def test_m4a_and_webm_through_ffmpeg(tmp_path: Path, name: str) -> None:
     if name == "tone.m4a":
         with pytest.raises(FormatError, match="damaged or cut off"):
             audio.read(tmp_path / name)
+        with pytest.raises(FormatError, match=r"silent\.mp4: has no audio track$"):
+            audio.read(FIXTURES / "silent.mp4")
 
 
 def test_an_ogg_that_ends_with_a_page_but_without_a_mark_is_read(

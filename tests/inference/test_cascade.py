@@ -290,6 +290,7 @@ def test_python() -> None:
     transcriber = sortk.load_transcriber(str(asr), str(diarizer), device="cpu")
     words = transcriber(str(clip))
     samples, _ = soundfile.read(clip, dtype="float32")
+    assert repr(transcriber) == "<Cascade: <Diarizer: Sortformer, 4 speakers, cpu>, cpu>"
     assert [(w.text, w.start, w.speaker) for w in transcriber(samples)] == [(w.text, w.start, w.speaker) for w in words]
     assert words.to_text("srt").startswith("1\n") and len(words.to_annotation()) == len(words)
 

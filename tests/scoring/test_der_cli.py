@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sortk.cli import main
+from sortk.scoring.compare import name_systems
 
 
 def score_der(*arguments: object) -> Result:
@@ -51,9 +52,9 @@ def test_text(ref: Path, hyp: Path, scorer: str) -> None:
     assert header.split()[0] == "session"
     cells = {row.split("  ")[0]: row.split() for row in rows if row}
     # m1: 2 of 20 s confused; x and a share 10 of 12 s, y and b 8 of 10. m2: 5 of 20 s missed.
-    assert cells["m1"][1:] == ["20.00", "0.00", "0.00", "10.00", "10.00", "18.33", "2", "2", "100.00"]
-    assert cells["m2"][1:] == ["20.00", "25.00", "0.00", "0.00", "25.00", "25.00", "1", "1", "100.00"]
-    assert cells["OVERALL"][1:] == ["40.00", "12.50", "0.00", "5.00", "17.50", "20.56", "3", "3", "100.00"]
+    assert cells["m1"][1:] == ["20.00", "0.00", "0.00", "10.00", "10.00", "18.33", "2", "2", "yes"]
+    assert cells["m2"][1:] == ["20.00", "25.00", "0.00", "0.00", "25.00", "25.00", "1", "1", "yes"]
+    assert cells["OVERALL"][1:] == ["40.00", "12.50", "0.00", "5.00", "17.50", "20.56", "3", "3", "2", "of", "2"]
     assert cells["OVERALL 1-speaker"][2:7] == ["20.00", "25.00", "0.00", "0.00", "25.00"]
     assert "DER of OVERALL, 95 % interval: 10.00 to 25.00 (1000 draws of 2 sessions)" in rows[-1]
     assert result.stderr == ""
@@ -79,7 +80,7 @@ def test_json_has_fractions(ref: Path, hyp: Path, tmp_path: Path) -> None:
 
 def test_markdown_and_csv(ref: Path, hyp: Path) -> None:
     markdown = score_der("--ref", ref, "--hyp", hyp, "--collar", 0, "--format", "md").stdout
-    assert "| OVERALL | 40.00 | 12.50 | 0.00 | 5.00 | 17.50 | 20.56 | 3 | 3 | 100.00 |" in markdown
+    assert "| OVERALL | 40.00 | 12.50 | 0.00 | 5.00 | 17.50 | 20.56 | 3 | 3 | 2 of 2 |" in markdown
     result = score_der("--ref", ref, "--hyp", hyp, "--collar", 0, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["DER %"] for row in rows][:3] == ["10.00", "25.00", "17.50"]
@@ -132,11 +133,20 @@ def test_several_hypotheses_stand_side_by_side(ref: Path, hyp: Path, tmp_path: P
     cells = {row.split("  ")[0]: row.split()[-2:] for row in result.stdout.splitlines() if row}
     assert cells["session"] == ["hyp.rttm", "good.rttm"]
     assert cells["m1"] == ["10.00", "0.00"] and cells["m2"] == ["25.00", "0.00"]
+    assert result.stdout.startswith("DER in %; collar 0 s")
+    assert cells["OVERALL right number of speakers"] == ["of", "2"] and cells["OVERALL JER"] == ["20.56", "0.00"]
     assert cells["OVERALL"] == ["17.50", "0.00"] and cells["OVERALL miss"] == ["12.50", "0.00"]
     systems = json.loads(written.read_text())["systems"]
     assert [systems[name]["overall"]["der"] for name in ("hyp.rttm", "good.rttm")] == [0.175, 0.0]
     result = score_der("--ref", ref, "--hyp", hyp, "--hyp", hyp)
     assert "is given twice" in failed(result)
+
+
+def test_a_system_has_the_shortest_name_that_tells_it_from_the_others() -> None:
+    assert name_systems([Path("exp/a/hyp.rttm"), Path("/data/other.rttm")]) == ["hyp.rttm", "other.rttm"]
+    assert name_systems([Path("exp/a/hyp"), Path("exp/b/hyp"), Path("c")]) == ["a/hyp", "b/hyp", f"{Path.cwd().name}/c"]
+    with pytest.raises(ValueError, match="is given twice"):
+        name_systems([Path("a.rttm"), Path.cwd() / "b" / ".." / "a.rttm"])
 
 
 def test_an_option_that_takes_one_value_is_refused_if_it_is_given_twice(ref: Path, hyp: Path) -> None:
