@@ -48,9 +48,10 @@ class Segments(list[Segment]):
 
         sessions = {segment.session_id: None for segment in self}
         if len(sessions) > 1:
+            some = ", ".join([*sessions][:3]) + (", ..." if len(sessions) > 3 else "")
             raise ValueError(
-                f"an Annotation has one recording, but these segments are of {len(sessions)} ({', '.join([*sessions][:3])}"
-                f"{', ...' if len(sessions) > 3 else ''}); select those of one session_id first"
+                f"an Annotation has one recording, but these segments are of {len(sessions)} ({some}); "
+                "select those of one session_id first"
             )
         annotation = Annotation(uri=self[0].session_id if self else None)
         for number, segment in enumerate(self):

@@ -9,7 +9,6 @@ evaluation", ICASSP 2004): a session that is hard for both does not blur the dif
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +101,11 @@ def compare(a: SessionCounts, b: SessionCounts, seed: int = 0) -> Difference:
 def name_systems(paths: Sequence[Path]) -> list[str]:
     """Return a name for each hypothesis: the shortest end of its path that no other has, such as hyp.rttm or
     a/hyp.rttm. ValueError if one is given twice."""
-    parts = [Path(os.path.abspath(path)).parts for path in paths]
-    for path, own in zip(paths, parts, strict=True):
-        if parts.count(own) > 1:
+    files = [path.resolve() for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        if files.count(file) > 1:
             raise ValueError(f"hypothesis {path} is given twice; give each system once")
+    parts = [path.absolute().parts for path in paths]
     n_parts = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == len(parts))
     return [str(Path(*own[-n_parts:])) for own in parts]
 
