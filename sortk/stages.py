@@ -347,8 +347,11 @@ def sst(task: StageTask) -> None:
         for path in sorted((task.inputs["cleaned"] / kind).glob("*.jsonl")):
             summary = _serialize_manifest(path, words, options, out / path.name, task.run_jobs, cut_words, transcripts)
             name = (out / path.stem).relative_to(task.out).as_posix()
-            log.info("%s.jsonl: %s", name, summary)
+            if summary.sessions or summary.empty_sessions:
+                log.info("%s.jsonl: %s", name, summary)
             summaries[name] = summary.to_json()
+    if not any(summary["sessions"] for summary in summaries.values()):
+        log.info("no transcripts")
     write_json(task.out / "summary.json", summaries)
 
 

@@ -88,7 +88,8 @@ def describe(folder: Path, valid_fraction: float, test_fraction: float) -> str:
         hours = sum(session.duration for session in sessions) / 3600
         words = sum(len(segment.text.split()) for session in sessions for segment in session.transcript)
         counts = [(len(sessions), "session"), (len(speakers), "speaker"), *([(words, "word")] if words else [])]
-        found.append(f"{part} {', '.join(plural(*count) for count in counts)}, {hours:.2f} h")
+        name = "valid (dev/)" if part == "dev" else part  # as prepare names the set
+        found.append(f"{name} {', '.join(plural(*count) for count in counts)}, {hours:.2f} h")
     return "; ".join(found)
 
 

@@ -186,7 +186,7 @@ def prepare_corpus(
     sets = SetsBuilder()
     for choice, corpus in corpora:
         contents = corpus.read(ReadRequest(options, Path(choice.corpus_dir), out_dir, seed, run_jobs))
-        if not options.miniature:
+        if not options.miniature and (len(corpora) > 1 or contents.published or corpus.published):
             _compare(choice, contents, contents.published or corpus.published)
         parts = contents.parts
         if not choice.sets:

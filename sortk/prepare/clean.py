@@ -35,7 +35,7 @@ from sortk.formats.files import atomic_text, check_file_name, is_file, plural, q
 from sortk.formats.objects import read_own
 from sortk.options import Options, option
 from sortk.prepare.activity import DetectorOptions, detect_speech
-from sortk.prepare.recordings import load_recording
+from sortk.prepare.recordings import REPAIRS, load_recording
 from sortk.prepare.refine import find_speakers, refine_turns
 from sortk.prepare.timestamps import TimestampOptions
 from sortk.prepare.windows import (
@@ -545,7 +545,7 @@ class CleanSummary:
 
     sessions: int = 0
     outputs: dict[str, OutputCounts] = field(default_factory=lambda: {name: OutputCounts() for name in OUTPUTS})
-    repairs: dict[str, int] = field(default_factory=dict)  # by the names that recordings.py lists
+    repairs: dict[str, int] = field(default_factory=dict)  # by the names in REPAIRS
 
     def add(self, other: CleanSummary) -> None:
         self.sessions += other.sessions
@@ -582,5 +582,5 @@ class CleanSummary:
             for label, pieces, us in [*rows, ("(speech in out)", "", counts.speech_us_out)]:
                 share = us / counts.us_in if counts.us_in else 0.0
                 lines += [f"  {label:<24}{pieces:>8}{us / 3.6e9:>11.4f}{share:>8.1%}"]
-        repairs = ", ".join(f"{name} {count}" for name, count in sorted(self.repairs.items()))
-        return "\n".join([*lines, f"repairs: {repairs or 'none'}"])
+        repairs = [f"  {REPAIRS[name]}: {count}" for name, count in sorted(self.repairs.items())]
+        return "\n".join([*lines, "repairs:" if repairs else "repairs: none", *repairs])

@@ -1,21 +1,4 @@
-"""Read what is known of a recording before it is cut: its span, its speakers' turns, its words. Repairs are counted.
-
-Repairs, by the name under which the summary counts them:
-
-    duration_cut            sessions whose duration in the manifest exceeds the audio
-    rttm_of_other_id        sessions whose RTTM file is about one session, but neither it nor its audio has that name
-    rttm_cut_at_end         annotated segments that reach over the end of the audio, and now end there
-    rttm_after_end          annotated segments after it: left out
-    rttm_merged             annotated segments that overlap or touch another one of their speaker: joined
-    transcript_cut_at_end   the same for entries of the transcript
-    transcript_after_end
-    transcript_empty        entries of the transcript without a word
-    speakers_without_rttm   speakers of the transcript who are not in the annotation
-    no_speech_kept          turns in which no speech was detected (see refine.py): kept as they were
-    words_outside_uem       words of the session that its UEM leaves out
-    word_cut_by_window      windows that end inside a word, because there is no gap between words (see windows.py)
-    word_cut_by_scored      the same for samples to be scored: the word belongs to the sample that contains its middle
-"""
+"""Read what is known of a recording before it is cut: its span, its speakers' turns, its words. Repairs are counted."""
 
 from __future__ import annotations
 
@@ -32,6 +15,24 @@ from sortk.records import Segment, Session
 from sortk.spans import Span, clip, length, merge, to_seconds, to_us
 
 DURATION_ROUNDING_US = 1_000  # a manifest may round the duration to milliseconds
+
+REPAIRS = {
+    "duration_cut": "sessions whose duration in the manifest exceeds the audio",
+    "rttm_of_other_id": "sessions whose RTTM has another session id",
+    "rttm_cut_at_end": "annotated segments cut at the end of the audio",
+    "rttm_after_end": "annotated segments after the end of the audio, left out",
+    "rttm_merged": "annotated segments that overlap or touch another of their speaker, joined",
+    "transcript_cut_at_end": "entries of the transcript cut at the end of the audio",
+    "transcript_after_end": "entries of the transcript after the end of the audio, left out",
+    "transcript_empty": "entries of the transcript without a word",
+    "speakers_without_rttm": "speakers of the transcript who are not in the annotation",
+    "no_speech_kept": "turns in which no speech was detected, kept as annotated",  # see refine.py
+    "words_outside_uem": "words that the UEM leaves out",
+    "word_cut_by_window": "windows that end inside a word",  # there is no gap between words (see windows.py)
+    # The word belongs to the sample that contains its middle.
+    "word_cut_by_scored": "samples to be scored that end inside a word",
+}
+"""What each repair means that `Recording.repairs` and the summary count."""
 
 Turns = dict[str, list[Span]]
 """The turns of each speaker, in order and without overlaps."""

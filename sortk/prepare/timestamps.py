@@ -50,6 +50,8 @@ class TimestampSummary(Counts):
         return asdict(self)
 
     def __str__(self) -> str:
+        if not self.sessions:
+            return "no transcripts"
         return (
             f"{plural(self.sessions, 'session')}, {plural(self.segments, 'segment')} ({self.empty_segments} without "
             f"text) -> {plural(self.words, 'word')} ({self.words_kept} kept their times)"

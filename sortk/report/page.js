@@ -25,6 +25,7 @@ function fill(element, attributes, children) {
 
 const percent = (rate, places = 2) => (rate == null ? "–" : (100 * rate).toFixed(places));
 const short = (number) => (number === 0 ? "0" : Math.abs(number) < 0.001 ? number.toExponential(1) : String(+number.toPrecision(3)));
+const percentTick = (rate) => short(100 * rate);  // of an axis: as many places as its ticks need
 const hours = (value) => (value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(2) : value.toFixed(3));
 
 // 0:07.3, 12:00.0, 1:02:03.4; rounded before it is split, so that it never shows 60 seconds.
@@ -119,12 +120,12 @@ function axes(xEnd, low, high, { name = "", yName = "", format = short, xFormat 
   return { svg, x, y };
 }
 
-function lineChart(title, series, { phases = [], xEnd, format = short, dots = false } = {}) {
+function lineChart(title, series, { phases = [], xEnd, format = short, tick = short, dots = false } = {}) {
   const values = series.flatMap((line) => line.points.map((point) => point[1]));
   // A spike would flatten the rest of the curve, so the axis ends at twice the 95th percentile; a label gives the peak.
   const sorted = [...values].sort((a, b) => a - b), peak = sorted.at(-1);
   const high = Math.min(peak, 2 * sorted[Math.floor(0.95 * (sorted.length - 1))] || Infinity);
-  const { svg, x, y } = axes(xEnd, Math.min(0, sorted[0]), high || 1, { name: "step", format });
+  const { svg, x, y } = axes(xEnd, Math.min(0, sorted[0]), high || 1, { name: "step", format: tick });
   svg.setAttribute("aria-label", title);
   if (peak > high) svg.append(draw("text", { x: CHART.width - CHART.right, y: CHART.top - 4, "text-anchor": "end" }, `▲ cut off; highest value ${format(peak)}`));
   for (const phase of phases) {
@@ -249,7 +250,7 @@ function arrivalOrder(rows) {
 function derParts(rows) {
   const parts = [[term("DER"), (all) => percent(all.der)], ["95 % interval", (all) => all.interval?.map((value) => percent(value, 1)).join("–") ?? "–"],
     ...PARTS.map((part, index) => [term(ERRORS[index][0]), (all) => percent(all[part])]), [term("JER"), (all) => percent(all.jer)],
-    [make("span", { title: "sessions in which the system found as many speakers as the reference has" }, "correct number of speakers"), (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
+    [make("span", { title: "sessions in which the system found as many speakers as the reference has" }, "right number of speakers"), (all) => percent(all.speaker_count_accuracy)], ["sessions", (all) => all.n_sessions], ["hours scored", (all) => hours(all.scored_seconds / 3600)]];
   return panel("DER breakdown (%)", table(["", ...rows.map(rowName)],
     parts.map(([name, value]) => [name, ...rows.map((row) => value(row.overall))])));
 }
@@ -278,7 +279,7 @@ function cards() {
     const row = data.wer?.find((one) => one.settings.metric === metric && !one.variant);
     if (row) found.push([`${percent(row.overall.errors / row.overall.words, 1)} %`, `${metric === "wer" ? "WER" : "cpWER"} on ${row.test_set}`]);
   }
-  if (best && data.kind !== "comparison") found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the correct number of speakers"]);
+  if (best && data.kind !== "comparison") found.push([percent(best.overall.speaker_count_accuracy, 0) + " %", "sessions with the right number of speakers"]);
   if (data.kind === "recording") found.push(...recordingCards(data.sessions[0].view));
   else if (data.sessions?.length) found.push([String(data.sessions.length), data.sessions.length === 1 ? "scored session" : "scored sessions"]);
   const train = data.simulation?.sets.find((set) => set.set === "train");
@@ -320,8 +321,8 @@ function overlap(lanes) {
 
 const CURVES = [
   { title: "Loss", from: "train", names: { loss: "total", sort: "Sort Loss", pil: "PIL", speaker: "speaker", text: "text", words: "words" } },
-  { title: "Validation (%)", from: "valid", names: { der: "DER", der_unmapped: "DER in arrival order", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), dots: true },
-  { title: "Training accuracy (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0) },
+  { title: "Validation (%)", from: "valid", names: { der: "DER", der_unmapped: "DER in arrival order", der_as_is: "DER in arrival order", wer: "WER", cpwer: "cpWER" }, format: (value) => percent(value, 1), tick: percentTick, dots: true },
+  { title: "Training accuracy (%)", from: "train", names: { arrival_accuracy: "arrival order", speaker_accuracy: "speaker", token_accuracy: "tokens", order_right: "arrival order", speaker_right: "speaker", tokens_right: "tokens" }, format: (value) => percent(value, 0), tick: percentTick },
   { title: "Learning rate", from: "train", names: { learning_rate: "learning rate" } },
   { title: "Speed (seconds of audio per second)", from: "train", names: { audio_per_second: "speed" } },
   { title: "Gradient norm", from: "train", names: { grad_norm: "norm" } },
@@ -333,7 +334,7 @@ function training() {
     const charts = CURVES.map((curve) => {
       const series = Object.keys(curve.names).filter((name) => model[curve.from][name]?.length)
         .map((name, index) => ({ name: curve.names[name], points: model[curve.from][name], colour: LINES[index] }));
-      return series.length ? lineChart(curve.title, series, { phases: model.phases, xEnd: model.steps, format: curve.format, dots: curve.dots }) : null;
+      return series.length ? lineChart(curve.title, series, { phases: model.phases, xEnd: model.steps, format: curve.format, tick: curve.tick, dots: curve.dots }) : null;
     });
     const phases = model.phases.map((phase) => phase.name).join(", then ");
     return make("div", { style: "margin-bottom:1.2rem" },
@@ -347,7 +348,7 @@ function tuning() {
   let lowest = Infinity;
   const best = study.history.map(({ trial, der }) => [trial, (lowest = Math.min(lowest, der))]);
   const low = lowest, ceiling = Math.max(2 * low, low + 0.01), last = study.history.at(-1)?.trial || 1;
-  const { svg, x, y } = axes(last, low, Math.min(ceiling, Math.max(...study.history.map((one) => one.der))), { name: "trial", format: (value) => percent(value, 1) });
+  const { svg, x, y } = axes(last, low, Math.min(ceiling, Math.max(...study.history.map((one) => one.der))), { name: "trial", format: percentTick });
   svg.setAttribute("aria-label", "DER of each trial");
   for (const { trial, der } of study.history) if (der <= ceiling) svg.append(draw("circle", { cx: x(trial), cy: y(der), r: 2.3, fill: "var(--wave)" }));
   svg.append(draw("polyline", { points: best.filter(([, der]) => der <= ceiling).map(([trial, der]) => `${x(trial)},${y(der)}`).join(" "), fill: "none", stroke: "var(--speaker-1)", "stroke-width": 2 }));
@@ -371,11 +372,11 @@ function dataPages() {
 }
 
 function simulation({ target, sets }) {
-  const charts = [["overlap", "Overlap (% of speech)", (value) => percent(value, 0)], ["silence", "Silence (% of the session)", (value) => percent(value, 0)],
+  const charts = [["overlap", "Overlap (% of speech)", percentTick], ["silence", "Silence (% of the session)", percentTick],
     ["turns", "Turn length (s)", short]].map(([key, title, format]) => {
     const highest = sets[0][key].highest;
     const shares = sets.map((set) => set[key].counts.map((count) => count / (set[key].counts.reduce((a, b) => a + b, 0) || 1)));
-    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { name: key === "turns" ? "seconds" : "%", yName: `% of ${key === "turns" ? "turns" : "sessions"}`, format: (value) => percent(value, 0), xFormat: format });
+    const { svg, x, y } = axes(highest, 0, Math.max(...shares.flat(), 0.01), { name: key === "turns" ? "seconds" : "%", yName: `% of ${key === "turns" ? "turns" : "sessions"}`, format: percentTick, xFormat: format });
     svg.setAttribute("aria-label", title);
     shares.forEach((own, index) => {
       const points = own.flatMap((share, bin) => [[bin, share], [bin + 1, share]]).map(([bin, share]) => `${x((bin * highest) / own.length).toFixed(1)},${y(share).toFixed(1)}`);
@@ -502,7 +503,7 @@ class SessionView {
   notes() {
     const { view } = this, sentences = [];
     if (!view.audio) sentences.push("This page has no sound for this session; it plays silently.");
-    else if (view.audio_seconds < view.duration - 1) sentences.push(`This page has sound for the first ${clock(view.audio_seconds)} of the recording.`);
+    else if (view.audio_seconds < view.duration - 1) sentences.push(`This page has sound for the first ${clock(view.audio_seconds).replace(".0", "")} of the recording.`);
     const chosen = make("input", { type: "file", accept: "audio/*", hidden: true, onchange: (event) => event.target.files[0] && this.playFile(event.target.files[0]) });
     const choose = (!view.audio || view.audio_seconds < view.duration - 1) && make("p", { class: "small soft", style: "margin:.3rem 0 0" },
       make("button", { class: "small", onclick: () => chosen.click() }, "Choose the audio file"), " to play all of it. The file stays on this computer.", chosen);

@@ -285,7 +285,7 @@ def test_validate_knows_parts_and_the_output_of_prepare(tmp_path: Path) -> None:
     for part, name in (("train", "a"), ("dev", "b"), ("test", "c")):
         write_sessions(tmp_path / "data" / part, name)
     result = check(tmp_path / "data")
-    assert result.exit_code == 0 and "train 1 session, 2 speakers, 0.00 h; dev 1 session" in result.stdout
+    assert result.exit_code == 0 and "train 1 session, 2 speakers, 0.00 h; valid (dev/) 1 session" in result.stdout
     prepare = ["prepare", "sessions", "--corpus-dir", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(main, prepare).exit_code == 0
     result = check(tmp_path / "out")

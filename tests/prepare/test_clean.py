@@ -157,6 +157,10 @@ def test_the_table_adds_up_to_the_microsecond(tmp_path: Path) -> None:
         "diar                        pieces      hours   share",
         "  in                                   0.2519  100.0%",
     ]
+    assert str(CleanSummary(1, repairs={"no_speech_kept": 14})).splitlines()[-2:] == [
+        "repairs:",
+        "  turns in which no speech was detected, kept as annotated: 14",
+    ]
 
 
 def test_the_table_has_no_samples_for_an_asr_without_transcripts(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def test_the_page_shows_all_its_parts(tab: Tab, report: Path) -> None:
     assert tab.run("document.querySelector('h1').textContent") == "made <up>"
     assert tab.run("document.querySelectorAll('#rows .row').length") == 6
     assert tab.run("document.querySelectorAll('#training svg polyline').length") > 8
+    ticks = (
+        "[...document.querySelectorAll('#training svg')].map((chart) => [...chart.querySelectorAll('text[x=\"40\"]')]"
+    )
+    assert all(len(set(chart)) == len(chart) > 1 for chart in tab.run(f"{ticks}.map((text) => text.textContent))"))
+    assert tab.run("ticks(0, 0.02).map(percentTick)") == ["0", "0.5", "1", "1.5", "2"]
     assert "Stages that have not been run: 00-prepare" in tab.run("document.body.textContent")
 
 
