@@ -134,7 +134,7 @@ function lineChart(title, series, { phases = [], xEnd, format = short, tick = sh
   for (const line of series) {
     const points = line.points.map(([at, value]) => `${x(at).toFixed(1)},${y(Math.min(value, high)).toFixed(1)}`);
     svg.append(draw("polyline", { points: points.join(" "), fill: "none", stroke: line.colour, "stroke-width": 1.8, "stroke-linejoin": "round" }));
-    if (dots) svg.append(...points.map((point) => draw("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 3.2, fill: line.colour })));
+    if (dots || points.length === 1) svg.append(...points.map((point) => draw("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 3.2, fill: line.colour })));
   }
   const cursor = draw("line", { class: "phase", y1: CHART.top, y2: CHART.height - CHART.bottom, visibility: "hidden" });
   svg.append(cursor);
@@ -168,7 +168,7 @@ const LINES = [0, 1, 2, 3, 4, 5, 6, 7].map((index) => `var(--speaker-${index})`)
 function results() {
   if (!data.der?.length && !data.wer?.length) return null;
   return make("section", { id: "results" }, make("h2", {}, "Results"),
-    data.der?.length ? [derTable(data.der), make("div", { class: "grid" }, bySpeakers(data.der), derParts(data.der), arrivalOrder(data.der))] : null,
+    data.der?.length ? [derTable(data.der), make("div", { class: "grid" }, make("div", { class: "stack" }, bySpeakers(data.der), arrivalOrder(data.der)), derParts(data.der))] : null,
     data.wer?.length ? werTable(data.wer) : null,
     make("details", { class: "terms" }, make("summary", {}, "What the terms mean"),
       make("dl", {}, Object.entries(TERMS).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]))));

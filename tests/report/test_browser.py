@@ -88,6 +88,8 @@ def test_the_page_shows_all_its_parts(tab: Tab, report: Path) -> None:
     )
     assert all(len(set(chart)) == len(chart) > 1 for chart in tab.run(f"{ticks}.map((text) => text.textContent))"))
     assert tab.run("ticks(0, 0.02).map(percentTick)") == ["0", "0.5", "1", "1.5", "2"]
+    single = "lineChart('', [{ name: 'loss', points: [[2, 0.5]], colour: 'red' }], { xEnd: 2 })"
+    assert tab.run(f"{single}.querySelectorAll('circle').length") == 1  # a line of one point cannot be seen
     assert "Stages that have not been run: 00-prepare" in tab.run("document.body.textContent")
 
 
@@ -329,6 +331,9 @@ def test_the_initial_model_is_a_row_and_a_card(tab: Tab, report: Path, tmp_path:
     tab.open(exp / "08-score" / "report.html")
     first = "[...document.querySelector('#results tbody tr').children].slice(0, 3).map((cell) => cell.textContent)"
     assert tab.run(first) == ["initial model: big.nemo", "none", "98.70"]
+    breakdown = "document.querySelector('#results .grid .scroll')"
+    assert tab.run(f"{breakdown}.querySelectorAll('th').length") == 4  # it fits beside the bars
+    assert tab.run(f"{breakdown}.scrollWidth <= {breakdown}.clientWidth")
     cards = tab.run("[...document.querySelectorAll('.card')].map((card) => card.textContent)")
     assert "98.7 %DER of the initial model" in cards and "tuned postprocessing" in cards[0]
     bars = (
