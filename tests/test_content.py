@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from sortk.recipe import load_recipe
 from sortk.records import Session
 from sortk.run.content import MISSING, REMEMBERED_BYTES, content_key
 from sortk.run.experiment import Experiment
+from sortk.run.folders import build_folder
 from sortk.stages import STAGES
 
 LARGE = REMEMBERED_BYTES * 2
@@ -128,3 +131,56 @@ def test_an_edited_rttm_of_own_sessions_makes_the_stages_stale(tmp_path: Path) -
     assert key_with("SPEAKER m1 1 0.50 1.00 <NA> <NA> ann <NA> <NA>\n") != key_with(
         "SPEAKER m1 1 0.51 1.00 <NA> <NA> ann <NA> <NA>\n"
     )
+
+
+def make_stage_1(tmp_path: Path) -> Experiment:
+    """An experiment with a finished stage 1, whose files were made by hand."""
+    experiment = Experiment(STAGES, load_recipe("mini"), tmp_path / "exp")
+
+    def work(out: Path) -> None:
+        for name in ("train.jsonl", "rttm/a.rttm", "audio/a.flac", "checkpoints/last.safetensors", "log/x.txt"):
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).write_text("as it was", encoding="utf-8")
+
+    build_folder(experiment.folder(STAGES[1]), experiment.identity(STAGES[1]), work)
+    return experiment
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "rttm/a.rttm", "rttm/new.rttm"])
+def test_an_edited_file_of_a_finished_stage_makes_later_ones_stale(tmp_path: Path, name: str) -> None:
+    folder = make_stage_1(tmp_path).folder(STAGES[1]).final
+
+    def find_keys() -> list[str]:
+        experiment = Experiment(STAGES, load_recipe("mini"), tmp_path / "exp")
+        return [experiment.identity(stage).key for stage in STAGES]
+
+    before = find_keys()
+    times = (folder / "train.jsonl").stat()
+    (folder / name).write_text("as it IS ", encoding="utf-8")  # of the same size and time of change
+    os.utime(folder / name, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = find_keys()
+    assert after[:2] == before[:2]
+    assert not set(after[2:]) & set(before[2:])
+    if name == "rttm/new.rttm":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text("as it was", encoding="utf-8")
+    assert find_keys() == before
+
+
+def test_what_is_removed_to_save_space_does_not_count(tmp_path: Path) -> None:
+    experiment = make_stage_1(tmp_path)
+    before = experiment.identity(STAGES[-1]).key
+    for name in ("audio", "checkpoints", "log"):
+        shutil.rmtree(experiment.folder(STAGES[1]).final / name)
+    shutil.copytree(tmp_path / "exp", tmp_path / "copy")  # all its files are new
+    for root in ("exp", "copy"):
+        assert Experiment(STAGES, load_recipe("mini"), tmp_path / root).identity(STAGES[-1]).key == before
+
+
+def test_a_pipe_in_a_finished_stage_is_named(tmp_path: Path) -> None:
+    experiment = make_stage_1(tmp_path)
+    pipe = experiment.folder(STAGES[1]).final / "audio" / "b.flac"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(pipe))} is a pipe or a device"):
+        Experiment(STAGES, load_recipe("mini"), tmp_path / "exp").identity(STAGES[2])

@@ -2,6 +2,7 @@
 
     file       its bytes; of a manifest or sources.jsonl, also the bytes of all files that its lines name
     folder     names and bytes of all files in it, hidden ones left out: a model with its tokenizer, a set of recordings
+    result     names and bytes of the files in the folder of a stage, without those that may be removed to save space
 
 Recordings can be many gigabytes, so the key of a file of 64 kB or more is remembered in a cache, and holds as long as
 the file keeps its size, inode and times of change. A file that changed in the last two seconds is not remembered,
@@ -15,8 +16,9 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sortk.formats.files import atomic_text
@@ -27,6 +29,7 @@ SETTLED_SECONDS = 2.0  # a file that changed more recently may change again unno
 MAX_REMEMBERED = 1_000_000  # files; the oldest entries are dropped
 
 MISSING = "no such file"
+NOT_COUNTED = (".flac", ".npy", ".svg", ".html")  # of a result: recordings and posteriors can be removed, pictures made
 
 
 def content_key(path: Path) -> str:
@@ -39,6 +42,34 @@ def content_key(path: Path) -> str:
             return _join([f"{names[file]} {cache.key(file)}" for file in own] + list(map(cache.key, named)))
         named = named_files(path)
         return _join(map(cache.key, [path, *named])) if named else cache.key(path)
+
+
+def result_key(folder: Path) -> str:
+    """Return the key of what a stage has written: annotations, manifests, transcripts, models."""
+    with _Cache() as cache:
+        return _join(f"{path.relative_to(folder)} {cache.key(path)}" for path in sorted(_result_files(folder)))
+
+
+def has_changed_since(folder: Path, changed_ns: int) -> bool:
+    """Return whether a file that counts for `result_key` may have changed since; no file is read.
+
+    Raise ValueError for a pipe or a device, which a folder from elsewhere may hold: reading it may never end.
+    """
+    files = list(_result_files(folder))  # all of them: a pipe may come after a changed file
+    return any(not path.exists() or path.stat().st_ctime_ns >= changed_ns for path in files)
+
+
+def _result_files(folder: Path, ignored: tuple[str, ...] = ("done.json", "log", "checkpoints")) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in ignored:
+                continue
+            if entry.is_dir():
+                yield from _result_files(Path(entry), ignored=())
+            elif not entry.is_file() and Path(entry).exists():
+                raise ValueError(f"{entry.path} is a pipe or a device; sortk makes none there: remove it")
+            elif not entry.name.endswith(NOT_COUNTED):
+                yield Path(entry)
 
 
 def input_keys(inputs: Mapping[str, Path | None]) -> dict[str, str]:
@@ -80,6 +111,8 @@ class _Cache:
         """Return the key of one file, which may be missing."""
         try:
             status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe or a device, which may never end
+                return MISSING
             if status.st_size < REMEMBERED_BYTES:
                 return _read_key(path)
             version = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]

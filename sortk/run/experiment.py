@@ -18,6 +18,7 @@ from sortk.run.folders import (
     Identity,
     Status,
     build_folder,
+    find_edits,
     inspect_folder,
     remove_jobs,
     say_skipped,
@@ -52,8 +53,9 @@ class Experiment:
         self._identities: dict[str, Identity] = {}
         self._hashes: dict[Path, str] = {}  # of files from outside, which may be large and named by every variant
         self._shareable = [Experiment(stages, other, root, name) for name, other in (shareable or {}).items()]
+        self._edits: dict[Path, str] = {}  # of folders of stages, see `find_edits`
         for other in self._shareable:
-            other._hashes = self._hashes
+            other._hashes, other._edits = self._hashes, self._edits
 
     def inputs(self, stage: Stage) -> list[Stage]:
         """Return the stages that it reads, of those that the recipe wants."""
@@ -72,9 +74,23 @@ class Experiment:
             self._identities[stage.name] = Identity(
                 stage.title,
                 {"seed": self.recipe.seed} | revision | tables | hashes,
-                {other.folder_name: self.identity(other).key for other in needed},
+                {other.folder_name: self._key_as_it_is(other) for other in needed},
             )
         return self._identities[stage.name]
+
+    def _key_as_it_is(self, stage: Stage) -> str:
+        """Return the key of a stage's folder; another one if someone has edited a file in it."""
+        key, folder = self.identity(stage).key, self.folder(stage)
+        if folder.final not in self._edits:
+            self._edits[folder.final] = find_edits(folder)
+        edits = self._edits[folder.final]
+        return f"{key}, edited: {edits}" if edits else key
+
+    def _look_again(self) -> None:
+        """Forget the identities: a model was downloaded, or a stage has run."""
+        self._edits.clear()
+        for experiment in (self, *self._shareable):
+            experiment._identities.clear()
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:
@@ -114,8 +130,7 @@ class Experiment:
                     find_model(model)
                 except FileNotFoundError as error:
                     raise FileNotFoundError(f"{error}, but {remedy}") from None
-                for experiment in (self, *self._shareable):  # it was downloaded: its content has become known
-                    experiment._identities.clear()
+                self._look_again()
 
     def dry_run(
         self,
@@ -186,7 +201,9 @@ class Experiment:
             def build(work: Callable[[Path], None]) -> bool:
                 return build_folder(self.folder(stage), self.identity(stage), work, force, self.root)
 
-            return build_together(build, work) if stage.trains else build(work)
+            has_run = build_together(build, work) if stage.trains else build(work)
+            self._look_again()
+            return has_run
 
     def submit(
         self, stages: Sequence[Stage], force: bool, command: Callable[[Stage, bool], Sequence[str]]

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from sortk import __version__
 from sortk.formats.files import atomic_text, printable, relative_within
+from sortk.run.content import has_changed_since, result_key
 from sortk.run.locks import find_writer, hold_for_writing
 
 log = logging.getLogger(__name__)
@@ -184,6 +185,15 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < 1e18
 
 
+def find_edits(folder: Folder) -> str:
+    """Return the key of the files of a finished folder if one was edited since; empty if not."""
+    done = _read_marker(folder.done)
+    if done is None or not has_changed_since(folder.final, folder.done.stat().st_ctime_ns) or "files" not in done:
+        return ""
+    key = result_key(folder.final)
+    return "" if key == done["files"] else key
+
+
 def build_folder(
     folder: Folder, identity: Identity, work: Callable[[Path], None], force: bool = False, root: Path | None = None
 ) -> bool:
@@ -221,6 +231,7 @@ def build_folder(
             n_bytes = sum(path.stat().st_size for path in folder.partial.rglob("*") if path.is_file())
             usage = {"seconds": round(seconds, 3), "bytes": n_bytes, "host": socket.gethostname()}
             write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
+            write_json(folder.started, identity.marker() | {"files": result_key(folder.partial)})
             folder.started.replace(folder.partial / folder.done.name)
             log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
         # A kill between the two renames is undone by `_undo_interrupted_rename`.

@@ -403,7 +403,7 @@ def edit_an_input(trial: Trial) -> None:
     trial.note("same-size edit")
     run = trial.start()
     wait(run, trial.watch)
-    if run.code != 1 or " is stale: " not in run.told():
+    if run.code != 1 or " is stale" not in run.told():
         trial.object(f"{edited.name} was changed, exit code {run.code}: {run.told()[-300:]!r}")
     edited.write_bytes(content)
     trial.finish()

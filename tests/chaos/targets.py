@@ -19,6 +19,9 @@ STAGE_FOLDERS = (
 )
 
 
+_EDITED = ("*.jsonl", "*.toml", "*/*.jsonl", "rttm/*.rttm", "seglst/*.json", "model/*")  # in the folder of a stage
+
+
 @dataclass(frozen=True)
 class Target:
     """One command line. It is run in a folder in which `exp` holds what it reads, and gets what it writes."""
@@ -49,6 +52,7 @@ def _stage(
         reads=tuple(STAGE_FOLDERS[read] for read in reads),
         items=items,
         takes_jobs=takes_jobs,
+        edits=tuple(f"{STAGE_FOLDERS[read]}/{pattern}" for read in reads for pattern in _EDITED),
         looks=(("status", "--recipe", str(RECIPE), "--exp", "exp"), ("report", "--exp", "exp", "--out", "page.html")),
     )
 
