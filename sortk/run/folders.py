@@ -92,7 +92,7 @@ class Folder:
 
     @property
     def usage(self) -> Path:
-        """Time, size and place of the run: what may differ between two equal results."""
+        """Time, size, place and key of the run: what may differ between two equal results."""
         return self.final / "log" / "usage.json"
 
 
@@ -187,11 +187,11 @@ def _is_amount(value: object) -> bool:
 
 def find_edits(folder: Folder) -> str:
     """Return the key of the files of a finished folder if one was edited since; empty if not."""
-    done = _read_marker(folder.done)
-    if done is None or not has_changed_since(folder.final, folder.done.stat().st_ctime_ns) or "files" not in done:
+    if not folder.done.is_file() or not has_changed_since(folder.final, folder.done.stat().st_ctime_ns):
         return ""
+    written = (_read_marker(folder.usage) or {}).get("files")
     key = result_key(folder.final)
-    return "" if key == done["files"] else key
+    return "" if written in (key, None) else key
 
 
 def build_folder(
@@ -230,8 +230,8 @@ def build_folder(
             seconds = time.monotonic() - began
             n_bytes = sum(path.stat().st_size for path in folder.partial.rglob("*") if path.is_file())
             usage = {"seconds": round(seconds, 3), "bytes": n_bytes, "host": socket.gethostname()}
+            usage["files"] = result_key(folder.partial)  # of a training, it depends on the speeds in its log
             write_json(folder.partial / folder.usage.relative_to(folder.final), usage)
-            write_json(folder.started, identity.marker() | {"files": result_key(folder.partial)})
             folder.started.replace(folder.partial / folder.done.name)
             log.info("%s: done in %.1f s: %s", identity.title, seconds, folder.final)
         # A kill between the two renames is undone by `_undo_interrupted_rename`.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from runs import Operations, Prelude, Run, Watch, start, wait, wait_unwatched
 from targets import STAGES, Target
 
 DAY_SECONDS = 86_400
+RESUMED_SHARE = 0.4  # of the work of a complete run, in which a run that continues is killed
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,13 @@ class Trial:
     def start(self, *more: str, prelude: Prelude | None = None) -> Run:
         return start([*self.target.arguments, *more], self.folder, self.root / "messages", prelude)
 
-    def draw_moment(self) -> float:
-        """CPU seconds of a run, anywhere in its work."""
-        return self.rng.uniform(0, self.reference.cpu_seconds)
+    def draw_moment(self, share: float = 1.0) -> float:
+        """CPU seconds of a run, anywhere in the first `share` of its work."""
+        return self.rng.uniform(0, share * self.reference.cpu_seconds)
 
-    def disturb_at_random(self, run: Run) -> bool:
+    def disturb_at_random(self, run: Run, share: float = 1.0) -> bool:
         """Waits for a random moment; False if the run was over before."""
-        moment = self.draw_moment()
+        moment = self.draw_moment(share)
         return wait(run, self.watch, lambda: run.cpu_seconds() >= moment)
 
     def note(self, kind: str) -> None:
@@ -131,11 +133,15 @@ def link_inputs(root: Path, target: Target) -> None:
 
 
 def kill_again_and_again(trial: Trial, n_kills: int) -> None:
-    """kill -9, run again, kill -9 ... until it is done in spite of all; then from nothing once more."""
+    """kill -9, run again, kill -9 ... until it is done in spite of all; then from nothing once more.
+
+    A run that continues has less to do, so the next kill comes earlier: a run that ends before costs as much as many
+    kills.
+    """
     trial.renew()
     n_done, since_finish = 0, 0
     while n_done < n_kills:
-        if _kill_at_random(trial):
+        if _kill_at_random(trial, share=RESUMED_SHARE if since_finish else 1.0):
             trial.note("kill -9")
             trial.watch.look()
             n_done, since_finish = n_done + 1, since_finish + 1
@@ -146,15 +152,15 @@ def kill_again_and_again(trial: Trial, n_kills: int) -> None:
     trial.finish(since_finish)
 
 
-def _kill_at_random(trial: Trial, *more: str, n_operations: int = 0) -> bool:
-    """Start a run and kill it at a random moment of its work; False if it was over before."""
+def _kill_at_random(trial: Trial, *more: str, n_operations: int = 0, share: float = 1.0) -> bool:
+    """Start a run and kill it at a random moment of the first `share` of its work; False if it was over before."""
     if n_operations or trial.rng.random() < 0.5:
-        operations = Operations(trial.rng.randint(1, n_operations or trial.reference.n_operations))
+        operations = Operations(trial.rng.randint(1, n_operations or ceil(share * trial.reference.n_operations)))
         run = trial.start(*more, prelude=operations)
         wait(run, trial.watch)
         return run.code == -signal.SIGKILL
     run = trial.start(*more)
-    is_running = trial.disturb_at_random(run)
+    is_running = trial.disturb_at_random(run, share)
     if is_running:
         run.kill()
     return is_running

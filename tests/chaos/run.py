@@ -262,6 +262,7 @@ def make_reference(root: Path, target: Target) -> Reference:
     shutil.rmtree(kept, ignore_errors=True)
     (exp / target.output).rename(kept)
     n_bytes = sum(path.stat().st_blocks * 512 for path in find_files(kept))
+    print(f"{target.name}: {cpu_seconds:.2f} s of CPU, {operations.count} operations on names", flush=True)
     return Reference(cpu_seconds, operations.count, digest(kept), n_bytes)
 
 
