@@ -7,12 +7,15 @@ import signal
 
 
 def start() -> None:
-    """Run the command line; Ctrl-C while it is still being imported is one line, too."""
+    """Run the command line; Ctrl-C while it is imported, or while libraries clean up at the end, is one line, too."""
     signal.signal(signal.SIGINT, _interrupted)
     from sortk.cli import main  # noqa: PLC0415
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    main(prog_name="sortk")
+    try:
+        main(prog_name="sortk")
+    finally:
+        signal.signal(signal.SIGINT, _interrupted)
 
 
 def _interrupted(_number: int, _frame: object) -> None:

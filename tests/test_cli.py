@@ -347,6 +347,18 @@ def test_ctrl_c_before_the_command_starts_is_one_line() -> None:
     script += "sys.meta_path.insert(0, type('Stop', (), {'find_spec': staticmethod(\n"
     script += "    lambda name, *_: os.kill(os.getpid(), signal.SIGINT) if name == 'sortk.cli' else None)}))\n"
     script += "entry.start()\n"
+    expect_one_line(script)
+
+
+def test_ctrl_c_while_libraries_clean_up_is_one_line() -> None:
+    script = "import atexit, os, signal, sys\nimport sortk.__main__ as entry\n"
+    script += "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    script += "sys.argv = ['sortk', '--version']\nentry.start()\n"
+    expect_one_line(script)
+
+
+def expect_one_line(script: str) -> None:
+    """Run a script that is interrupted."""
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 130
     assert result.stderr == "sortk: interrupted; run the same command again to continue\n"

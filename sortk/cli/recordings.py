@@ -85,7 +85,11 @@ def choose_writable(
     force: bool,
     on_error: Callable[[Exception], None],
 ) -> list[Session]:
-    """Return the sessions that files can be named after; ValueError, before any work, if a file is the user's own."""
+    """Return the sessions that files can be named after.
+
+    Before any work, make the folder, and raise a ValueError if a file is the user's own.
+    """
+    from sortk.formats.files import make_folder
     from sortk.formats.outputs import check_replaceable
 
     paths: dict[str, Sequence[Path]] = {}
@@ -94,7 +98,10 @@ def choose_writable(
             paths[session.session_id] = paths_of(session)
         except ValueError as error:
             on_error(error)
-    check_replaceable([path for own in paths.values() for path in own], force)
+    found = [path for own in paths.values() for path in own]
+    check_replaceable(found, force)
+    for folder in {path.parent for path in found}:
+        make_folder(folder)
     return [session for session in sessions if session.session_id in paths]
 
 

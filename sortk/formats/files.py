@@ -283,7 +283,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     to_file = not _is_open_file(target) and (not target.exists() or target.is_file())
     try:
         if to_file:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
         folder = target.parent if to_file else None  # None: that of temporary files
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=folder)
     except OSError as error:
@@ -311,6 +311,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno and str(error.filename or name) == name:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are not there; where a link leads, if there is one."""
+    try:
+        Path(os.path.realpath(path)).mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # of a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
 
 
 def check_other_file(target: Path, *sources: Path) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sortk.formats.files import is_file
+from sortk.formats.files import is_file, make_folder
 
 INDEX_NAME = ".sortk-files"
 WRITING, MISSING = "-", "missing"
@@ -62,7 +62,7 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 def _add_lines(paths: Sequence[Path], digests: Sequence[str]) -> None:
     index = paths[0].parent / INDEX_NAME
-    index.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(index.parent)
     text = "".join(f"{digest}  {path.name}\n" for path, digest in zip(paths, digests, strict=True))
     try:
         handle = os.open(index, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)

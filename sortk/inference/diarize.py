@@ -61,6 +61,9 @@ def _ignore(_seconds: float) -> None:
     """Report no progress."""
 
 
+MAX_SPEAKERS = 1000  # that can be asked for: memory for their posteriors is taken
+
+
 @dataclass(frozen=True)
 class DiarizeOptions:
     """How recordings are processed."""
@@ -75,8 +78,8 @@ class DiarizeOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_speakers", "min_speakers", "speakers"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
+            if (value := getattr(self, name)) is not None and not 1 <= value <= MAX_SPEAKERS:
+                raise ValueError(f"{name} must be from 1 to {MAX_SPEAKERS}, got {value}")
         if self.min_speakers is not None and self.max_speakers is not None and self.min_speakers > self.max_speakers:
             raise ValueError(f"min_speakers {self.min_speakers} is more than max_speakers {self.max_speakers}")
         if self.speakers is not None and (self.min_speakers is not None or self.max_speakers is not None):

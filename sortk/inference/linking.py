@@ -62,6 +62,7 @@ SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
 SHARED = 0.1  # of a cosine, that it costs to be in one cluster with another speaker of the window
 FORBIDDEN = -1e3  # instead of a cosine
 ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
+MAX_OVERLAP = 8  # windows that hold a frame: the time that a recording takes grows with it
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
 
 
@@ -72,15 +73,16 @@ class LinkingOptions(Options):
     window: int = option(188, at_least=1, at_most=7500)
     step: int = option(94, at_least=1, at_most=7500)  # from one window to the next
     threshold: float = option(0.7, at_least=-1, at_most=1)  # mean cosine from which two clusters are joined at first
-    min_alone: int = option(12, at_least=0)  # time alone that a speaker of a window needs to be clustered
-    min_cluster: int = option(25, at_least=0)  # time alone that a cluster needs
+    min_alone: int = option(12, at_least=0, at_most=7500)  # time alone that a speaker of a window needs to be clustered
+    min_cluster: int = option(25, at_least=0, at_most=1_000_000)  # time alone that a cluster needs
     min_gain: float = option(0.02, at_least=0, at_most=1)  # of J, by each speaker of the recording
     speech: float = option(0.0, at_least=0, at_most=1)  # probability of speech below which nobody speaks; 0: unused
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.step > self.window:
-            raise ValueError(f"step must be at most window ({self.window}), got {self.step}")
+        if not self.window <= MAX_OVERLAP * self.step <= MAX_OVERLAP * self.window:
+            least = -(-self.window // MAX_OVERLAP)
+            raise ValueError(f"step must be from {least} to {self.window} for this window, got {self.step}")
 
 
 class LocalTurn(NamedTuple):

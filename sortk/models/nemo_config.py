@@ -443,7 +443,7 @@ def _transducer_options(config: Mapping[str, Any], d_encoder: int) -> tuple[Tran
     greedy = _inner(config, "decoding", "greedy")
     max_symbols = greedy.get("max_symbols", greedy.get("max_symbols_per_step"))
     if max_symbols is not None and (type(max_symbols) is not int or not 1 <= max_symbols <= MAX_SIZE):
-        raise ValueError(f"decoding.greedy.max_symbols is {max_symbols!r}, not a number of 1 or more")
+        raise ValueError(f"decoding.greedy.max_symbols is {max_symbols!r}, not a whole number from 1 to {MAX_SIZE}")
     return TransducerOptions(d_prediction, n_layers, d_joint, tuple(durations), max_symbols or 10), n_tokens
 
 

@@ -258,7 +258,10 @@ def _value(trial: FrozenTrial) -> float:
 
 
 def check_history_path(path: Path, force: bool = False) -> None:
-    """Raise a ValueError if the .json beside `path`, a postprocess.toml to write, is there and holds anything else."""
+    """Raise a ValueError if `path`, a postprocess.toml to write, is not a file, or the .json beside it is something
+    else than a history."""
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        raise ValueError(f"{path} is not a file; the study is kept beside --out, so give a file, such as dev.toml")
     history = path.with_suffix(".json")
     if force or not history.exists():
         return

@@ -15,6 +15,7 @@ All are off by default, as are Muon (`optimizer.py`) and the scaling of speaker 
 from __future__ import annotations
 
 import logging
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 COSINE_SCALE = 20.0  # of the logits of the speaker classifier
 FIT_BATCHES = 100  # on which `fit_identities` looks at a model
 FIT_RIDGE = 1.0
+MAX_TEACHER_BYTES = 1 << 30
 COMPARING_SCALE = 1.5  # of queries and keys, so that the resemblance of frames decides from the start
 
 
@@ -57,16 +59,25 @@ def read_teacher(path: Path, names: Iterable[str]) -> tuple[Tensor, dict[str, in
     Voices that the file does not have stay without a number, and frames are not trained to name them.
     """
     try:
+        with zipfile.ZipFile(path) as archive:
+            n_bytes = sum(member.file_size for member in archive.infolist())
+        if n_bytes > MAX_TEACHER_BYTES:
+            raise ValueError(f"it unpacks to {n_bytes} bytes")
         with np.load(path, allow_pickle=False) as content:
-            vectors = dict(zip(content["voices"].tolist(), content["vectors"], strict=True))
-    except (ValueError, KeyError, EOFError, TypeError) as error:
+            voices, values = content["voices"], content["vectors"]
+        vectors = dict(zip(voices.tolist(), values.astype(np.float32), strict=True))
+        if values.ndim != 2 or not np.isfinite(values).all():
+            raise ValueError("vectors must be rows of finite numbers")
+    except OSError:
+        raise
+    except Exception as error:  # on arbitrary bytes the reader can fail in any way
         raise FormatError(path, None, f"not a file of recipes/small/teacher.py ({error})") from None
     names = list(names)
     known = [name for name in names if name in vectors]
     if not known:
         raise FormatError(path, None, "it has no embedding of any voice of the training data")
     log.info("%s: embeddings of %d of %d voices", path, len(known), len(names))
-    own = torch.from_numpy(np.stack([vectors[name] for name in known]).astype(np.float32))
+    own = torch.from_numpy(np.stack([vectors[name] for name in known]))
     return functional.normalize(own - own.mean(dim=0), dim=1), {name: row for row, name in enumerate(known)}
 
 

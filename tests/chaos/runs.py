@@ -153,12 +153,13 @@ def start(
 
 
 def _call(arguments: Sequence[str], prelude: Prelude | None) -> int:
-    from sortk.cli import main
+    from sortk.__main__ import start as start_sortk
 
     try:
         if prelude is not None:
             prelude()
-        main(list(arguments), prog_name="sortk")
+        sys.argv = ["sortk", *arguments]
+        start_sortk()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:

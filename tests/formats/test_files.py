@@ -345,3 +345,15 @@ def test_control_characters_are_shown_not_obeyed() -> None:
         files.printable("a\x1b]0;x\x07\tb\nc\x9b\r\x7f ü\u202ex")
         == "a\\u001b]0;x\\u0007\tb\nc\\u009b\\u000d\\u007f ü\\u202ex"
     )
+
+
+def test_a_folder_is_made_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    files.make_folder(tmp_path / "link" / "inner")
+    assert (tmp_path / "far" / "away" / "inner").is_dir() and (tmp_path / "link").is_symlink()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "inner"):
+        with pytest.raises(NotADirectoryError):
+            files.make_folder(path)
+    with pytest.raises(NotADirectoryError, match="a.json"), files.atomic_path(tmp_path / "file" / "a.json"):
+        pass

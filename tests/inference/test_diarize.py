@@ -184,7 +184,7 @@ def test_at_most_so_many_speakers(model: Sortformer) -> None:
     np.testing.assert_array_equal(make(model, max_speakers=1).limit_speakers(probs), probs.max(axis=1, keepdims=True))
     assert make(model, max_speakers=3).limit_speakers(probs) is probs
     assert make(model, max_speakers=2).posteriors_of_samples(noise(1.0)).shape == (13, 2)
-    with pytest.raises(ValueError, match="max_speakers must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="max_speakers must be from 1 to 1000, got 0"):
         DiarizeOptions(max_speakers=0)
 
 
@@ -334,6 +334,8 @@ def test_annotations_of_the_users_own_are_not_replaced(folder: Path, tmp_path: P
     result = run(*command)
     assert result.exit_code == 1 and "monday.rttm exists, and was not made by sortk" in result.stderr
     assert own.read_text(encoding="utf-8") == "by hand" and not other.exists()  # nothing was done
+    result = run(*command[:-1], own)
+    assert result.exit_code == 1 and result.stderr == f"sortk: {own}: Not a directory\n"  # before any work
     own.unlink()
     for _ in range(2):
         assert run(*command).exit_code == 0

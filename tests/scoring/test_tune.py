@@ -295,6 +295,14 @@ def test_command(files: Path) -> None:
     assert result.exit_code == 1 and "no posteriors of session s1" in result.stderr
 
 
+def test_a_pipe_has_no_study_beside_it(files: Path) -> None:
+    before = set(files.iterdir())
+    os.mkfifo(files / "pipe")
+    result = CliRunner().invoke(main, [*arguments(files)[:-1], str(files / "pipe")])
+    assert result.exit_code == 1 and "pipe is not a file; the study is kept beside --out" in result.stderr
+    assert set(files.iterdir()) == before | {files / "pipe"}
+
+
 def test_a_file_of_the_users_own_beside_the_result_stays(files: Path) -> None:
     by_hand = files / "postprocess.json"
     by_hand.write_text('{"values": "by hand"}')

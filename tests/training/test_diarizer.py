@@ -170,6 +170,28 @@ def test_a_teacher_names_the_voices_and_a_killed_run_ends_with_the_same_weights(
         read_teacher(tmp_path / "teacher.npz", ["nobody"])
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ({"vectors": np.ones(2)}, "rows of finite numbers"),
+        ({"vectors": np.full((2, 3), np.nan)}, "rows of finite numbers"),
+        ({"vectors": np.array([["a"], ["b"]])}, "could not convert"),
+        ({"vectors": np.array([{}, {}])}, "pickled|allow_pickle"),
+        ({"vectors": np.ones((5, 3))}, "argument"),
+        ({}, "vectors"),
+        (b"PK\x03\x04 cut", "not a zip file"),
+    ],
+)
+def test_a_damaged_teacher_is_named(tmp_path: Path, content: dict[str, np.ndarray] | bytes, fault: str) -> None:
+    path = tmp_path / "teacher.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.savez(path, allow_pickle=True, voices=["high", "low"], **content)
+    with pytest.raises(FormatError, match=rf"teacher.npz: not a file of recipes/small/teacher.py \(.*({fault})"):
+        read_teacher(path, ["high", "low"])
+
+
 def test_layers_below_the_last_learn_to_diarize_only_in_training() -> None:
     model, _ = build_diarizer(OPTIONS)
     model.by_layer = True
