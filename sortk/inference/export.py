@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -50,6 +51,7 @@ MAX_DIFFERENCE = 1e-4  # of posteriors, from those of torch
 MAX_MEL_DIFFERENCE = 1e-3  # of log-mel energies: those of a nearly silent bin are the logarithm of rounding errors
 CHECKED_SECONDS = (1.3, 5.0, 23.0)
 OPSET = 20
+TORCH_CAN_EXPORT = "prefer_deferred_runtime_asserts_over_guards" in signature(torch.export.export).parameters
 
 
 def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str | None = None) -> None:
@@ -58,6 +60,8 @@ def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str
     if missing:
         raise ValueError(f"the export needs {', '.join(missing)}: pip install 'sortk[export]'")
     check_other_file(out, model_path, *(model_path.iterdir() if model_path.is_dir() else ()))
+    if not TORCH_CAN_EXPORT:
+        raise ValueError(f"the export needs torch 2.9 or newer, this is {torch.__version__}: pip install 'torch>=2.9'")
     loaded = load_diarizer(model_path)
     if not isinstance(loaded.model, StreamableDiarizer):
         raise ValueError(f"{model_path}: this model cannot be exported, only one that sorts speakers by arrival")

@@ -87,7 +87,7 @@ class StreamingStep:
         joined = join(state.cache, state.n_cache, join(state.fifo, state.n_fifo, frames))
         n_before = state.n_cache + state.n_fifo
         lengths: Tensor | None = n_before + frames.shape[1]
-        if not torch.compiler.is_exporting():  # where shapes may change: nothing is computed for frames that are empty
+        if not torch.compiler.is_compiling():  # where shapes may change: nothing is computed for frames that are empty
             assert lengths is not None
             longest = int(lengths.max())
             joined, lengths = joined[:, :longest], lengths if int(lengths.min()) < longest else None
@@ -124,7 +124,7 @@ class StreamingStep:
         candidates = clear(join(state.cache, n_cache, queue), n_kept)
         candidate_probs = clear(join(known, n_cache, queue_probs), n_kept)
         # Equal scores are frequent, and `topk` chooses among them by the length of its input: it must be the true one.
-        longest = candidates.shape[1] if torch.compiler.is_exporting() else int(n_kept.max())
+        longest = candidates.shape[1] if torch.compiler.is_compiling() else int(n_kept.max())
         compressed, compressed_probs = candidates[:, : options.cache], state.cache_probs
         if longest > options.cache:
             compressed, compressed_probs = compress(

@@ -112,6 +112,8 @@ def export_command(*arguments: Any) -> Any:
 def onnxruntime() -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
+    if not export.TORCH_CAN_EXPORT:
+        pytest.skip("torch is older than 2.9")
 
 
 @pytest.mark.usefixtures("onnxruntime")
@@ -169,3 +171,11 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: py
     result = export_command("--model", tmp_path, "--out", tmp_path / "a.onnx")
     assert result.exit_code == 1
     assert "the export needs onnx, onnxscript, onnxruntime: pip install 'sortk[export]'" in result.stderr
+
+
+def test_an_old_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "find_spec", lambda name: name)
+    monkeypatch.setattr(export, "TORCH_CAN_EXPORT", False)
+    result = export_command("--model", tmp_path, "--out", tmp_path / "a.onnx")
+    assert result.exit_code == 1
+    assert f"the export needs torch 2.9 or newer, this is {torch.__version__}" in result.stderr
