@@ -14,6 +14,7 @@ import pytest
 from sortk.formats import manifest
 from sortk.recipe import load_recipe
 from sortk.records import Session
+from sortk.run import content
 from sortk.run.content import MISSING, REMEMBERED_BYTES, content_key
 from sortk.run.experiment import Experiment
 from sortk.run.folders import build_folder
@@ -72,9 +73,11 @@ def test_large_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cache, audio = tmp_path / "cache" / "sortk" / "content-keys.json", tmp_path / "long.wav"
     audio.write_bytes(b"a" * LARGE)
+    monkeypatch.setattr(content, "SETTLED_SECONDS", 1000.0)
     key = content_key(audio)
     assert not cache.exists()  # it changed just now, and may again
-    time.sleep(2.2)
+    monkeypatch.setattr(content, "SETTLED_SECONDS", 0.05)
+    time.sleep(0.1)
     assert content_key(audio) == key
     known = json.loads(cache.read_text(encoding="utf-8"))
     assert list(known) == [str(audio)]
@@ -93,7 +96,7 @@ def test_a_folder_that_cannot_hold_the_cache_is_no_error(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     audio = tmp_path / "long.wav"
     audio.write_bytes(b"a" * LARGE)
-    time.sleep(2.2)
+    monkeypatch.setattr(content, "SETTLED_SECONDS", 0.0)
     assert content_key(audio) == content_key(audio)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -50,9 +49,7 @@ def test_stages_run_in_order_and_are_skipped_when_done(tmp_path: Path) -> None:
     assert "would run" in list(experiment.dry_run(STAGES, force=False, redo_done=False))[1]
     assert run_all(experiment) == [True, True]
     assert (tmp_path / "01-second" / "copy.txt").read_text(encoding="utf-8") == "90.0"
-    began = time.monotonic()
     assert run_all(Experiment(STAGES, make_recipe(), tmp_path)) == [False, False]
-    assert time.monotonic() - began < 1
 
 
 def test_a_changed_setting_makes_its_stage_and_all_after_it_stale(tmp_path: Path) -> None:

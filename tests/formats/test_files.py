@@ -260,7 +260,7 @@ def test_the_reader_of_a_pipe_gets_what_is_written(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE, text=True) as reader:
         write_text(fifo, "hello\n")
-        assert reader.communicate(timeout=10)[0] == "hello\n"
+        assert reader.communicate(timeout=300)[0] == "hello\n"
     assert fifo.is_fifo() and list(tmp_path.iterdir()) == [fifo]
 
 
@@ -319,7 +319,7 @@ def test_standard_output_by_its_name(tmp_path: Path, name: str) -> None:
 def test_process_substitution(tmp_path: Path) -> None:
     script = f"{sys.executable} -c '{WRITER}' >(cat > {tmp_path / 'sunk'}); wait"
     subprocess.run(["bash", "-c", script], check=True)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while not (tmp_path / "sunk").exists() or not (tmp_path / "sunk").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)

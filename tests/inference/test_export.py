@@ -20,6 +20,7 @@ from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME
+from sortk.models.nemotron import Nemotron, NemotronOptions
 from sortk.models.sortformer import Sortformer, SortformerOptions
 from sortk.models.speaker_cache import StreamingState, StreamingStep
 from sortk.models.transformer import TransformerOptions
@@ -28,6 +29,9 @@ ENCODER = FastConformerOptions(d_model=16, n_layers=1, n_heads=2, subsampling_ch
 TRANSFORMER = TransformerOptions(d_model=8, n_layers=1, n_heads=2, d_inner=8)
 OFFLINE = SortformerOptions(3, 0.0, FeatureOptions(n_mels=20), ENCODER, TRANSFORMER)
 STREAMED = SortformerOptions(3, 0.0, FeatureOptions(n_mels=20, gain=False, normalize="none"), ENCODER, TRANSFORMER)
+NEMOTRON = NemotronOptions(
+    n_speakers=3, d_model=16, n_layers=1, n_heads=2, d_inner=16, d_head=8, features=STREAMED.features
+)
 STEPS = (
     StreamingOptions(chunk=4, left_context=2, right_context=1, fifo=8, update_period=6, cache=20),
     StreamingOptions(chunk=5, left_context=1, right_context=3, fifo=0, update_period=5, cache=15),
@@ -93,6 +97,15 @@ def test_the_graph_of_a_step_remembers_what_the_stream_remembers(options: Stream
     stream(model, options, StepGraph(model, options).eval())
 
 
+@torch.inference_mode()
+def test_the_graph_of_a_nemotrons_step() -> None:
+    """In torch: how a step is written to a file does not depend on the model."""
+    torch.manual_seed(0)
+    model = Nemotron(NEMOTRON).eval()
+    model.speakers.weight.mul_(20)
+    stream(model, STEPS[0], StepGraph(model, STEPS[0]).eval())
+
+
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="a cache of 5 frames is too small for 3 speakers"):
         StepGraph(decided(STREAMED), StreamingOptions(cache=5))
@@ -143,6 +156,17 @@ def test_a_stream_in_onnxruntime(tmp_path: Path) -> None:
 
     with torch.inference_mode():
         stream(model, options, run)
+
+
+@pytest.mark.usefixtures("onnxruntime")
+def test_a_nemotron_in_onnxruntime(tmp_path: Path) -> None:
+    model = Nemotron(NEMOTRON).eval()
+    assert write_graph(model, tmp_path / "offline.onnx", "offline", STEPS[0]) < 1e-4
+    samples = 0.1 * torch.randn(1, 30000)
+    with torch.inference_mode():
+        expected = model(samples).speaker_probs
+    assert expected.shape == (1, 187, 3)  # rows of 10 ms
+    torch.testing.assert_close(OnnxSession(tmp_path / "offline.onnx")(samples=samples)[0], expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.usefixtures("onnxruntime")

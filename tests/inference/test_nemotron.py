@@ -23,7 +23,6 @@ from sortk.formats import posteriors
 from sortk.formats.files import FormatError
 from sortk.formats.rttm import read as read_rttm
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load, write_posteriors
-from sortk.inference.export import TORCH_CAN_EXPORT, OnnxSession, write_graph
 from sortk.inference.live import diarize_pcm
 from sortk.inference.load import load_diarizer, read_frame_seconds
 from sortk.inference.streaming import Stream
@@ -293,18 +292,6 @@ def test_int8_is_close() -> None:
     samples = read_clip("a_3p3")
     exact, rounded = load(HF).posteriors_of_samples(samples), load(HF, int8=True).posteriors_of_samples(samples)
     assert 0 < np.abs(exact - rounded).mean() < 0.05  # the last layers of the random model are scaled up
-
-
-@pytest.mark.skipif(not TORCH_CAN_EXPORT, reason="torch is older than 2.9")
-def test_its_graphs_in_onnxruntime(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
-    model, samples = tiny(), torch.from_numpy(read_clip("a_3p3"))[None]
-    assert write_graph(model, tmp_path / "offline.onnx", "offline", ODD) < 1e-4
-    with torch.inference_mode():
-        expected = model(samples).speaker_probs
-    torch.testing.assert_close(OnnxSession(tmp_path / "offline.onnx")(samples=samples)[0], expected, atol=1e-4, rtol=0)
-    assert write_graph(model, tmp_path / "step.onnx", "step", SMALL) < 1e-4
 
 
 # --- damaged and hostile files

@@ -13,7 +13,9 @@ import torch
 
 PATIENCE_SECONDS = 600  # on a machine that has other things to do
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr"])
+SERVER.set_forkserver_preload(
+    ["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr", "torch._dynamo"]  # of the first optimizer
+)
 
 
 def start_group(work: Callable[..., None], *arguments: object, folder: Path) -> list[BaseProcess]:

@@ -99,7 +99,7 @@ LOOP = LoopOptions(
     learning_rate=2e-3,
     warmup_steps=10,
     annealing="cosine",
-    batch_seconds=32.0,
+    batch_seconds=16.0,
     validate_every=30,
     keep_best=1,
 )
@@ -113,7 +113,7 @@ OPTIONS = TrainDiarOptions(
 
 
 def test_it_overfits_a_few_sessions_and_sorts_them(tmp_path: Path) -> None:
-    sessions = make_sessions(tmp_path, 8)
+    sessions = make_sessions(tmp_path, 4)
     scores = train_diarizer(TrainingData(sessions, sessions), OPTIONS, 0, tmp_path / "out")
     assert scores["der"] < 0.1 and scores["arrival_accuracy"] >= 0.75
     weights, config = load_model(tmp_path / "out" / "model")
