@@ -22,7 +22,8 @@ from sortk.cli import main
 from sortk.corpora.audiomnist import DIGITS
 from sortk.corpora.miniature import MiniatureMaker
 from sortk.formats import manifest, mixlist, rttm
-from sortk.inference.diarize import Posteriors, load
+from sortk.formats.posteriors import Probs
+from sortk.inference.diarize import load
 from sortk.inference.pieces import Piece
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
@@ -93,7 +94,7 @@ def words_have_tokens(exp: Path) -> bool:
 
 def check_system3(exp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage 8 must use the Sortformer that was fine-tuned inside the ASR, and not that of stage 5."""
-    used: dict[str, Posteriors] = {}
+    used: dict[str, Probs] = {}
     write = MsAsrTranscriber.write
 
     def watch(self: MsAsrTranscriber, pieces: Sequence[Piece]) -> list[str]:
