@@ -68,10 +68,10 @@ RATES = (155, 175, 165)  # words per minute
 class EspeakOptions(Options):
     """How much synthetic speech to make."""
 
-    # Up to 84, women and men in turn; with 6 or more, every split has a woman and a man.
+    # Up to 84, alternately women and men; with 6 or more, every split has a woman and a man.
     speakers: int = option(84, at_least=1, at_most=84)
     utterances_per_speaker: int = option(60, at_least=1)  # about 2.1 s each
-    # Of each rule of the grammar, the first so many alternatives: 4 leave 132 words. None: all, 529 words.
+    # How many alternatives of each grammar rule are used: 4 give 132 words. Not set: all of them, 529 words.
     alternatives: int | None = option(None, at_least=2, hash_only_if_set=True)
 
 

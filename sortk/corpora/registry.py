@@ -75,14 +75,14 @@ class CorpusChoice(Options):
 class PrepareOptions(Options):
     """Which corpora to prepare, where they are, and the settings of their readers."""
 
-    corpus: str = "espeak"  # a name of the table below; sources and sessions are your own data
+    corpus: str = "espeak"  # one of docs/corpora.md; sources and sessions are your own data
     corpus_dir: str = ""  # its folder on disk; espeak needs none
     corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
-    # A folder that holds corpora under their names: /data for /data/ami, ...; or under their corpus_dir, if it is given
-    # and relative.
+    # A folder that contains the corpora, each in a folder of its name: /data for /data/ami, ...; or in its corpus_dir,
+    # if that is given and relative.
     corpora_dir: str = option("", hash_only_if_set=True)
-    miniature: bool = option(False, hash_only_if_set=True)  # in place of the corpora, miniatures that stage 0 makes
-    # Of the speakers of sources, and of the sessions of yours, that have no splits.
+    miniature: bool = option(False, hash_only_if_set=True)  # stage 0 makes miniatures of the corpora instead
+    # Share of speakers (sources) or recordings (sessions) for validation, and for the test, if the data has no splits.
     valid_fraction: float = option(0.1, at_least=0, below=1)
     test_fraction: float = option(0.1, at_least=0, below=1)
     espeak: EspeakOptions = option(default_factory=EspeakOptions)

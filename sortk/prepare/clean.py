@@ -105,14 +105,15 @@ class CleanOptions(Options):
     window_max_seconds: float = option(90.0, above=WINDOW_MIN_SECONDS + WINDOW_SEARCH_SECONDS)  # diarization window
     sample_min_seconds: float = option(10.0, above=0)  # MS-ASR sample
     sample_max_seconds: float = 20.0
-    max_edge_overlap_seconds: float = option(1.0, at_least=0)  # longer overlap at the beginning or end drops a sample
+    max_edge_overlap_seconds: float = option(1.0, at_least=0)  # a sample with longer overlap at an edge is dropped
     # Corpora, or sets, whose annotation is refined by `sad` and `diarizer`; empty: all.
     refine: tuple[str, ...] = option((), hash_only_if_set=True)
     # A trained diarizer, folder or .nemo, whose posteriors refine the annotation, too.
     diarizer: str = option("", hash_only_if_set=True)
-    # Corpus, or set -> samples that are drawn from it for asr/; others contribute all their samples.
+    # Number of samples for asr/ that are drawn from a corpus or set; of others, all samples are used.
     max_samples: dict[str, int] = option(default_factory=dict, at_least=1, hash_only_if_set=True)
-    max_filler_words: int = option(2, at_least=0)  # a sample is dropped if its first speaker says only so many fillers
+    # A sample is dropped if its first speaker says only fillers, this many or fewer, before another speaks.
+    max_filler_words: int = option(2, at_least=0)
     filler_lang: str = ""  # language of the list to use; empty: that of the transcripts
     fillers: dict[str, tuple[str, ...]] = option(default_factory=lambda: dict(FILLERS))  # by language, lower case
 

@@ -72,9 +72,9 @@ SPEAKERS_IN_MEMORY = 4096  # whose pieces a simulator keeps; a corpus may have t
 class SimulateOptions(Options):
     """Settings of simulated conversations; the defaults are the paper's."""
 
-    # of each split; 0: only on the fly
+    # hours of each split; 0: only on the fly
     hours: dict[str, float] = option(default_factory=lambda: {"train": 1.0}, at_least=0, at_most=1e6)
-    min_speakers: int = option(2, at_least=1)  # in a session, uniformly up to ...
+    min_speakers: int = option(2, at_least=1)  # of a session; the number is drawn uniformly
     max_speakers: int = 4
     # Time with two speakers / time with at least one, mean over sessions.
     overlap: float = option(0.12, at_least=0, at_most=0.3)
@@ -83,24 +83,24 @@ class SimulateOptions(Options):
     spread: float = option(0.4, at_least=0, below=1)
     seconds: float = option(90.0, at_least=1)  # length of a session
     turn_change: float = option(0.875, at_least=0, at_most=1)  # probability that another speaker takes the next turn
-    level_db: float = -26.0  # of each speaker's speech, below full scale
-    level_spread_db: float = 3.0  # a speaker is up to so much louder or softer than that
-    # a speaker is played at one of these, as another person: more voices out of few
+    level_db: float = -26.0  # level of each speaker's speech, relative to full scale
+    level_spread_db: float = 3.0  # a speaker is up to this much louder or softer
+    # playback speeds; a voice at another speed is used as another speaker
     speeds: tuple[float, ...] = option((1.0,), at_least=0.5, at_most=2)
     noise_dir: str = ""  # a folder with noise; none by default
     min_snr_db: float = 5.0
     max_snr_db: float = 20.0
     rir_dir: str = ""  # a folder with room impulse responses; none by default
     sample_rate: int = SAMPLE_RATE
-    # Besides, as LibriSpeechMix makes them: so many mixtures of one to three whole utterances, of each split.
+    # In addition, this many mixtures of one to three complete utterances for each split, as in LibriSpeechMix.
     mixtures: dict[str, int] = option(default_factory=dict, at_least=1, hash_only_if_set=True)
-    # Sources of each speaker of a mixture, one after the other, where sources are single words; 0: one, an utterance.
+    # If sources are single words: how many of them a speaker of a mixture says, one after the other. 0: one source.
     joined_sources: int = option(0, at_least=0, hash_only_if_set=True)
     # Splits of `mixtures` that stage 1 only lists; training renders them on the fly, so that they need no files.
     on_the_fly: tuple[str, ...] = option((), hash_only_if_set=True)
-    # Share of sessions that have no noise in spite of noise_dir.
+    # Share of sessions without noise, if there is a noise_dir.
     clean_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
-    # Share of sessions that have no room in spite of rir_dir.
+    # Share of sessions without a room, if there is a rir_dir.
     dry_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
     # starts and back-channels are as in them. Pieces are cut to the length of a turn.
@@ -109,7 +109,7 @@ class SimulateOptions(Options):
     # voices distinguish them.
     same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     cut_long: bool = option(False, hash_only_if_set=True)  # cut what is too long for a session; else it is left out
-    # Share of sessions of speakers who say sentences; the others join single words. 0: speakers as they come.
+    # Share of sessions whose speakers say sentences; in the others, single words are joined. 0: any speakers.
     sentences: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # Share of sessions with room tone: steady noise 20 to 60 dB below the speech. Without it, pauses are digital
     # silence, which recordings do not have.

@@ -28,8 +28,8 @@ MIN_WORD_SECONDS = 0.001  # on average over a segment; less is an error in its t
 class TimestampOptions(Options):
     """Settings of word times."""
 
-    lang: str = "en_US"  # of the transcripts; any language that pyphen has
-    rule: WordRule = "sounds"  # what makes a word long: sounds, syllables, letters, or hyphenation as in the paper
+    lang: str = "en_US"  # language of the transcripts; any that pyphen supports
+    rule: WordRule = "sounds"  # what the length of a word is estimated by; hyphenation: the paper's
 
     def __post_init__(self) -> None:
         super().__post_init__()

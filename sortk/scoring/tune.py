@@ -78,7 +78,7 @@ class Term:
 class TuneOptions:
     """Settings of stage 7."""
 
-    trials: int = 200  # that the study has in the end, those of earlier runs and other processes included
+    trials: int = 200  # in all, including those of earlier runs and other processes
     objective: tuple[Term, ...] = ()  # the weighted mean of these is minimised; none: the DER that stage 8 reports
     storage: str = option(
         "", secret=True

@@ -17,13 +17,13 @@ class JobOptions:
 
     partition: str | None = None
     account: str | None = None
-    hours: float | None = None  # after which Slurm ends a job; training is requeued and resumed
-    memory_gb: float | None = None  # on each node
-    cpus: int | None = None  # of each process
-    gpus: int | None = None  # on each node; training starts a process for each
-    nodes: int | None = None  # of training; all other jobs have one
-    processes: int | None = None  # of training, on each node without GPUs
-    sbatch: tuple[str, ...] | None = None  # further lines: "--constraint=a100"
+    hours: float | None = None  # time limit of a job; training is requeued and resumed
+    memory_gb: float | None = None  # per node
+    cpus: int | None = None  # cores per process
+    gpus: int | None = None  # per node; training starts one process per GPU
+    nodes: int | None = None  # for training; all other jobs use one
+    processes: int | None = None  # training processes per node, without GPUs
+    sbatch: tuple[str, ...] | None = None  # further options: "--constraint=a100"
 
     def __post_init__(self) -> None:
         for name in ("hours", "memory_gb", "cpus", "nodes", "processes"):
@@ -64,7 +64,7 @@ class ClusterOptions(JobOptions):
 
     TABLES = "stages"
 
-    retries: int = 2  # of a shard that was lost, or failed for no fault of its input
+    retries: int = 2  # how often a shard that was lost is submitted again
     stages: dict[str, JobOptions] = field(default_factory=dict)  # what the jobs of one stage ask for
 
     def of_stage(self, name: str) -> JobOptions:

@@ -38,8 +38,8 @@ class LoopOptions(Options):
     """How a model is trained; the defaults are the paper's (section "Training Setup") unless the comment says so."""
 
     steps: int = option(100_000, at_least=1)  # updates of the weights
-    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: fewer steps for a model that starts from nothing
-    learning_rate: float = option(1e-4, above=0)  # its peak
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: fewer steps from random weights
+    learning_rate: float = option(1e-4, above=0)  # the highest, after the warm-up
     min_learning_rate: float = 1e-6
     warmup_steps: int = 2500
     annealing: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
@@ -54,15 +54,15 @@ class LoopOptions(Options):
     validate_every: int = option(1000, at_least=1)  # steps
     checkpoint_every: int = option(1000, at_least=1)
     log_every: int = option(10, at_least=1)
-    # Checkpoints whose weights are averaged in the end, an addition to the paper; 1: the best.
+    # How many of the best checkpoints are averaged at the end, an addition to the paper; 1: only the best is used.
     keep_best: int = option(3, at_least=1)
     patience: int = 0  # validations without a better score before it stops early; 0: never
     freeze: tuple[str, ...] = ()  # parts of the model that do not learn, such as "encoder"
     workers: int = 0  # processes that load batches; 0: this one
     compile: bool = False  # torch.compile
     shard: bool = False  # several processes share weights and optimiser state (FSDP2): for models that fill a GPU
-    # Updates whose loss or gradients are not finite are skipped, and their examples are named; at as many in a row the
-    # run stops. 1: at the first; 0: at 10.
+    # Updates whose loss or gradients are not finite are skipped, and their examples are named; training stops after
+    # this many in a row. 1: at the first; 0: after 10.
     max_bad_updates: int = option(0, at_least=0, hash_only_if_set=True)
 
     def __post_init__(self) -> None:
@@ -88,17 +88,17 @@ def check_phases(names: Sequence[str], init: str) -> None:
 class PhaseOptions(Options):
     """A stretch of training with its own data and schedule; the paper has two, pretraining and fine-tuning."""
 
-    name: str = "train"  # of its folder
+    name: str = "train"  # of the phase, and of its folder
     recorded: bool = True  # learn from the training manifest
     # Share of examples simulated on the fly, from the sources of stage 1.
     simulated: float = option(0.0, at_least=0, at_most=1)
     seconds: float = 90.0  # longest window of a session, and length of a simulated one
-    # Of a simulated session, learn a random window of this length: it cuts turns off, as windows of a recording do.
-    # 0: the whole session.
+    # Train on a random window of this length of each simulated session; it cuts turns off, as windows of a recording
+    # do. 0: the complete session.
     window_seconds: float = option(0.0, at_least=0, hash_only_if_set=True)
     min_speakers: int = 2  # of a simulated session
     max_speakers: int = 4
-    speeds: tuple[float, ...] = (1.0,)  # at which the speakers of simulated sessions are played
+    speeds: tuple[float, ...] = (1.0,)  # playback speeds of speakers in simulated sessions
     loop: LoopOptions = option(default_factory=LoopOptions)
 
     paper_batch_size = 4  # samples; not an option
@@ -134,10 +134,10 @@ class PhaseOptions(Options):
 class DiarPhaseOptions(PhaseOptions):
     """A phase of the diarizer."""
 
-    # Of naming speakers beside diarization, at the start of the phase and at its end. Not the paper's.
+    # Weight of an additional loss, naming the speakers, at the start of the phase and at its end. Not in the paper.
     speaker_weight: float = option(0.0, at_least=0)
     final_speaker_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
-    # Of the mean loss of the Transformer's lower layers, each of which then learns to diarize, too. Not the paper's.
+    # Weight of the mean loss of the Transformer's lower layers, which then also learn to diarize. Not in the paper.
     layer_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
 
 
@@ -161,11 +161,11 @@ class WarmupOptions(Options):
     learning_rate: float = 1.5e-3
     warmup_steps: int = 30
     batch_seconds: float = 60.0
-    seconds: float = 8.0  # of a window
+    seconds: float = 8.0  # length of a window
     simulated: float = 1.0  # share of examples that are simulated on the fly
-    speeds: tuple[float, ...] = (1.0,)  # of these; see PhaseOptions
+    speeds: tuple[float, ...] = (1.0,)  # as in a phase
     # A file with a teacher's embeddings of all voices (recipes/small/teacher.py): frames learn to resemble them.
-    # Empty: a vector of each voice is learned, too.
+    # Empty: a vector for each voice is learned.
     teacher: str = option("", hash_only_if_set=True)
 
     def as_phase(self) -> WarmupPhase:
@@ -192,20 +192,20 @@ class TrainDiarOptions(Options):
     model: Literal[
         "sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla", "eend-vc", "wavlm-eend-vc"
     ] = "sortformer"
-    # Of a Sortformer: base has 123M parameters. AED-EEND, EEND-GLA and EEND-VC have base (as published) and tiny.
+    # Sortformer: base has 123M parameters. AED-EEND, EEND-GLA and EEND-VC have base (as published) and tiny.
     size: Literal["tiny", "tiny-no-positions", "compact", "small", "base"] = "base"
-    # K, the number of outputs; 0: the initial model's, else 4.
+    # K, the number of outputs; 0: as in the initial model, or 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
     # L = alpha Sort + (1 - alpha) PIL: 1 is Sort Loss alone, 0 PIL alone.
     alpha: float = option(0.5, at_least=0, at_most=1)
-    # The same name is the same person in all sessions of the training data. Not the paper's; naming speakers needs it.
+    # A name means the same person in all sessions of the training data. Not in the paper; needed to name speakers.
     global_speakers: bool = False
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
     encoder_warmup: WarmupOptions = option(default_factory=WarmupOptions)
-    phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # none: the model of `init` as it is
-    # Added to the seed of the recipe: other first weights and other batches, of the same data.
+    phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # empty: `init` is not trained
+    # Added to the seed of the recipe: other initial weights and batches, the same data.
     seed_offset: int = option(0, hash_only_if_set=True)
-    # In a recipe: a model folder or .nemo file whose weights, and sizes, to start from; may be an encoder alone (NEST).
+    # In a recipe: the model (folder, .nemo file or name) to start from, with its sizes; may be only an encoder (NEST).
     init: str = option("", hash_only_if_set=True)
 
     def __post_init__(self) -> None:
@@ -251,8 +251,8 @@ class AsrPhaseOptions(PhaseOptions):
 
     seconds: float = 20.0  # length of a simulated example
     loop: LoopOptions = option(default_factory=paper_asr_loop)
-    min_seconds: float = 0.0  # of the shortest simulated one, so that texts end where speech does; 0: all are as long
-    # Of naming, in each frame, the token that is spoken, beside writing the text. Not the paper's.
+    min_seconds: float = 0.0  # of the shortest simulated example; 0: all are as long
+    # Weight of an additional loss that predicts the token spoken in each frame. Not in the paper.
     word_weight: float = option(0.0, at_least=0)
 
     paper_batch_size = 64
@@ -282,24 +282,24 @@ ROWS = {
 class TrainAsrOptions(Options):
     """What the multi-speaker ASR is, and how it learns; the defaults are the paper's system 2."""
 
-    # Of an ASR that starts from random numbers.
+    # Size of an ASR that starts from random weights.
     size: Literal["tiny", "small", "33m", "136m", "180m-flash", "1b"] = "180m-flash"
     supervision: Literal["none", "frozen", "finetuned", "truth"] = "frozen"  # systems 1, 2, 3 and 4 of Table 2
-    # K; 0: the diarizer's or initial model's, else 4.
+    # K; 0: as in the diarizer or the initial model, or 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
     speaker_tokens: bool = True  # false: words alone, a single-speaker ASR (the baseline of Table 2)
     kernel: Literal["sinusoidal", "learned"] = "sinusoidal"
-    kernel_scale: float = 1.0  # of the kernels against the states; not the paper's if it is not 1
-    keep_norm: bool = False  # not the paper's: states keep their norm; in the paper they have norm 1
+    kernel_scale: float = 1.0  # of the kernels relative to the states; the paper: 1
+    keep_norm: bool = False  # states keep their norm; the paper: they have norm 1
     # Bottleneck of adapters, with everything else frozen (systems 5 and 6: 256); 0: none.
     adapters: int = option(0, at_least=0)
-    label_smoothing: float = option(0.0, at_least=0, below=1)  # of the cross-entropy; an addition if it is not 0
-    n_tokens: int = option(1024, at_least=1)  # of a tokenizer that is trained on the transcripts
-    validation_samples: int = option(200, at_least=1)  # of the validation manifest, the first ones: decoding takes time
-    phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)  # none: the model of `init` as it is
-    # Added to the seed of the recipe: other first weights and other batches, of the same data.
+    label_smoothing: float = option(0.0, at_least=0, below=1)  # of the cross-entropy; the paper: none
+    n_tokens: int = option(1024, at_least=1)  # size of a tokenizer trained on the transcripts
+    validation_samples: int = option(200, at_least=1)  # how many of the validation manifest are decoded
+    phases: tuple[AsrPhaseOptions, ...] = (AsrPhaseOptions(),)  # empty: `init` is not trained
+    # Added to the seed of the recipe: other initial weights and batches, the same data.
     seed_offset: int = option(0, hash_only_if_set=True)
-    init: str = option("", hash_only_if_set=True)  # in a recipe: an ASR to start from, a model folder or .nemo file
+    init: str = option("", hash_only_if_set=True)  # in a recipe: the ASR to start from, as for train_diar
 
     def __post_init__(self) -> None:
         super().__post_init__()
