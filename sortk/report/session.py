@@ -168,6 +168,8 @@ def worst_middle_best(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 SOUND_SECONDS = 720.0
 """How much of a recording the page can play: 12 minutes are about 3 MB. A reader can choose the file to play more."""
+PAGE_BYTES = 4_000_000
+"""A page of more bytes has less sound, but at least a tenth of that."""
 
 
 def format_recording(
@@ -185,10 +187,14 @@ def format_recording(
         session = replace(session, duration=audio.info(session.audio_path).seconds - session.offset)
     view = describe_session(session, segments, posteriors, words) | describe_sound(session, SOUND_SECONDS)
     row = {"id": session.session_id, "hyp_speakers": len({segment.speaker for segment in segments}), "view": view}
-    return format_page(
-        f"sortk: {session.session_id}",
-        {"kind": "recording", "title": session.session_id, "command": command, "sessions": [row]},
-    )
+    data = {"kind": "recording", "title": session.session_id, "command": command, "sessions": [row]}
+    page = format_page(f"sortk: {session.session_id}", data)
+    excess = len(page.encode()) - PAGE_BYTES
+    if excess <= 0:
+        return page
+    kept = max(0.1, 0.95 - excess / len(view["audio"]))  # sound is not equally dense everywhere
+    view |= describe_sound(session, kept * view["audio_seconds"])
+    return format_page(f"sortk: {session.session_id}", data)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,15 @@ import pytest
 import soundfile
 
 from sortk.formats import audio
-from sortk.records import Session
-from sortk.report.session import encode_posteriors, encode_sound, encode_waveform, renumber_stream
+from sortk.records import Segment, Session
+from sortk.report import session as page
+from sortk.report.session import (
+    encode_posteriors,
+    encode_sound,
+    encode_waveform,
+    format_recording,
+    renumber_stream,
+)
 
 
 def test_posteriors_in_sixteenths_two_to_a_byte() -> None:
@@ -56,3 +63,14 @@ def test_equal_sound_gives_equal_bytes_that_are_still_ogg() -> None:
     # libsndfile drops pages whose checksum is wrong
     pages = [soundfile.read(io.BytesIO(ogg))[0] for ogg in (as_written, renumber_stream(as_written))]
     assert np.array_equal(*pages)
+
+
+def test_a_page_that_would_be_too_large_has_less_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 20 * 16_000).astype(np.float32)
+    audio.write_flac(tmp_path / "a.flac", noise)
+    turns = [Segment("a", "x", n / 100, n / 100 + 0.005) for n in range(2000)]
+    full = format_recording(Session("a", tmp_path / "a.flac"), turns)
+    monkeypatch.setattr(page, "PAGE_BYTES", len(full) - 30_000)
+    smaller = format_recording(Session("a", tmp_path / "a.flac"), turns)
+    assert '"audio_seconds":20.0,' in full and '"audio_seconds":20.0,' not in smaller
+    assert len(full) - 60_000 < len(smaller) <= len(full) - 30_000
