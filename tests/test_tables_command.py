@@ -74,8 +74,13 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> N
 
 
 def test_nothing_is_finished(recipe: Path) -> None:
+    text = (recipe / "recipe.toml").read_text(encoding="utf-8")
+    (recipe / "other.rttm").touch()
+    other = f'[tables.table1]\nother = {{ rttm = "{recipe / "other.rttm"}" }}\n'
+    (recipe / "recipe.toml").write_text(text.replace("[tables.table1]\n", other), encoding="utf-8")
     result = sortk("tables", "--recipe", recipe, "--exp", recipe / "exp", "--finished")
     assert result.exit_code == 1 and "no row of the tables is finished" in result.output
+    assert not (recipe / "exp").exists()  # also what the files are scored against is not made
 
 
 def test_results_of_a_variant_are_not_those_of_the_recipe(recipe: Path) -> None:

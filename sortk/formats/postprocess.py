@@ -21,6 +21,8 @@ from pathlib import Path
 from sortk.formats.files import FormatError, atomic_text, quote
 from sortk.formats.objects import read_toml
 
+MAX_SECONDS = 3600.0
+
 
 @dataclass(frozen=True)
 class Postprocess:
@@ -41,8 +43,11 @@ class Postprocess:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         for name in ("min_duration_on", "min_duration_off"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) <= MAX_SECONDS:
+                raise ValueError(f"{name} must be from 0 to {MAX_SECONDS:g}, got {getattr(self, name)}")
+        for name in ("pad_onset", "pad_offset"):
+            if abs(getattr(self, name)) > MAX_SECONDS:
+                raise ValueError(f"{name} must be from -{MAX_SECONDS:g} to {MAX_SECONDS:g}, got {getattr(self, name)}")
 
 
 PRESETS = {

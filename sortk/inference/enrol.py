@@ -26,11 +26,12 @@ from sortk.formats import audio
 from sortk.formats.files import check_name
 from sortk.inference.postprocess import ACTIVE
 from sortk.inference.streaming import Stream
-from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME
+from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE
 from sortk.models.speaker_cache import StreamingStep
 
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
 SILENT_FRAMES = 6  # after each sample: about half a second
+MIN_SECONDS = 0.5  # of a sample; less is a mistake
 MIN_ACTIVE = 0.2  # of a sample, in which its speaker has to be active
 
 
@@ -75,6 +76,8 @@ def read_enrolment(paths: Mapping[str, str | Path], n_speakers: int) -> Enrolmen
     for name, path in paths.items():
         check_speaker(name)
         samples = torch.from_numpy(audio.read(Path(path)).astype(np.float32, copy=False))
+        if len(samples) < MIN_SECONDS * SAMPLE_RATE:
+            raise ValueError(f"{path}: the sample of {name} is too short; give 5 to 15 s of clear speech")
         n_frames = -(-len(samples) // FRAME_SAMPLES)
         spans.append((end, end + n_frames))
         end += n_frames + SILENT_FRAMES

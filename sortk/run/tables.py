@@ -20,6 +20,7 @@ from sortk.formats.files import atomic_text, own_path
 from sortk.recipe import find_recipe, load_recipe
 from sortk.run.experiment import Experiment
 from sortk.run.folders import find_commit
+from sortk.run.stage import Stage
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
 from sortk.scoring.intervals import DerOptions
 from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
@@ -42,6 +43,12 @@ class Row:
     @property
     def variant(self) -> str:
         return self.experiment.variant
+
+    @property
+    def reference_stages(self) -> list[Stage]:
+        """The stages that make what files are scored against."""
+        last = find_stage("simulate" if self.table == "table1" else "sst")
+        return self.experiment.stages[: last.number + 1]
 
 
 @dataclass(frozen=True)
@@ -98,11 +105,11 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
 
 
 def keep_finished(plan: TablesPlan) -> TablesPlan:
-    """Return the plan with the rows that are scored already, and a note about each other one."""
-    score = find_stage("score")
+    """Return the plan with the rows that can be written as they are, and a note about each other one."""
     rows, notes = [], [*plan.notes]
     for row in plan.rows:
-        if row.files is not None or row.experiment.status(score).state == "done":
+        needed = [find_stage("score")] if row.files is None else row.reference_stages
+        if all(row.experiment.status(stage).state == "done" for stage in needed):
             rows.append(row)
         else:
             notes.append(f"{row.name} ({row.variant or 'the recipe itself'}): not measured yet")
@@ -162,9 +169,8 @@ def describe_command(plan: TablesPlan, variant: str) -> str:
 
 def _score_files(row: Row, files: Path) -> dict[str, Any]:
     """Score another system's files as stage 8 scores its own, on the test sets of the recipe."""
-    last = "simulate" if row.table == "table1" else "sst"  # the stage whose references are needed
     experiment, recipe = row.experiment, row.experiment.recipe
-    for stage in experiment.stages[: find_stage(last).number + 1]:
+    for stage in row.reference_stages:
         experiment.run(stage, map)
     folders = {stage.name: experiment.folder(stage).final for stage in experiment.stages}
     der: list[DerResult] = []

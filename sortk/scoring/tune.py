@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -478,31 +479,32 @@ def _open_journal(path: Path) -> BaseStorage:
 
 
 def _mend_journal(path: Path, lock: JournalFileOpenLock) -> None:
-    """Cut off an entry that was being written when the machine stopped; FormatError for any other damage."""
+    """Cut off what was being written when the machine stopped or the disk was full; FormatError for any other damage.
+
+    On a full disk, an entry that is cut off may be followed by a shorter one in the same line.
+    """
     lock.acquire()
     try:
-        content = path.read_bytes()
-        whole, torn = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                entry = None
-            if not isinstance(entry, dict) or "op_code" not in entry:
-                raise _damaged(path, number)
-        if not torn:
-            return
-        if not torn.startswith(b'{"op_code":'):
-            raise _damaged(path, whole.count(b"\n") + 1)
-        log.warning("%s: the last entry is cut off; going on without it", path)
-        with path.open("rb+") as file:
-            file.truncate(len(whole))
+        lines = path.read_bytes().splitlines(keepends=True)
+        n_complete = next((number for number, line in enumerate(lines) if not _is_entry(line)), len(lines))
+        torn = lines[n_complete:]
+        if any(_is_entry(line) or not line.startswith(b'{"op_code":') for line in torn):
+            reason = "is not an entry of Optuna's journal; move the file away to start over"
+            raise FormatError(path, n_complete + 1, reason)
+        if torn:
+            log.warning("%s: the last entry is cut off; going on without it", path)
+            os.truncate(path, sum(map(len, lines[:n_complete])))
     finally:
         lock.release()
 
 
-def _damaged(path: Path, line: int) -> FormatError:
-    return FormatError(path, line, "is not an entry of Optuna's journal; move the file away to start over")
+def _is_entry(line: bytes) -> bool:
+    """Return whether a line of a journal is complete."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return line.endswith(b"\n") and isinstance(entry, dict) and "op_code" in entry
 
 
 def _open_database(url: str) -> BaseStorage:

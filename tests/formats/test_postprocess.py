@@ -26,7 +26,9 @@ def test_options_survive_a_file(tmp_path: Path) -> None:
         ("onset = true", "onset is True; it must be a number"),
         ("onset = nan", "onset must be a finite number"),
         ("onset = 1.5", "onset must be from 0 to 1, got 1.5"),
-        ("min_duration_on = -1", "min_duration_on must be 0 or more, got -1"),
+        ("min_duration_on = -1", "min_duration_on must be from 0 to 3600, got -1"),
+        ("min_duration_off = 1e300", r"min_duration_off must be from 0 to 3600, got 1e\+300"),
+        ("pad_onset = -1e9", r"pad_onset must be from -3600 to 3600, got -1000000000.0"),
         ("onset = ", "not valid TOML"),
     ],
 )

@@ -144,6 +144,9 @@ def test_samples_that_do_not_name_a_speaker_are_refused(
     soundfile.write(tmp_path / "nobody.wav", silence(12), 16000)
     with pytest.raises(ValueError, match="finds no speaker in the sample of eve; give 5 to 15 s of clear speech"):
         make(enrol={"eve": tmp_path / "nobody.wav"})(recording)
+    soundfile.write(tmp_path / "short.wav", silence(12)[:10], 16000)
+    with pytest.raises(ValueError, match=r"short.wav: the sample of eve is too short; give 5 to 15 s of clear speech"):
+        make(enrol={"eve": tmp_path / "short.wav"})
     with pytest.raises(ValueError, match="cannot distinguish alice and eve"):
         make(enrol={"alice": samples["alice"], "eve": samples["alice"]})(recording)
     with pytest.raises(ValueError, match="4 speakers are enrolled, but the model has only 3"):
