@@ -20,7 +20,7 @@ from sortk.records import Segment, Session
 from sortk.scoring.arrival import measure_arrival
 from sortk.scoring.der import read_references, read_segments, score_der
 from sortk.scoring.intervals import DerOptions
-from sortk.scoring.results import DerResult, WerResult
+from sortk.scoring.results import METRICS, DerResult, WerResult
 from sortk.scoring.wer import Metric, Transcripts, WerOptions, score_words
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def evaluate_asr(
     metrics: tuple[Metric, ...] = ("wer", "cpwer") if options.style == "sorted" else ("wer",)
     reports = [score_words(*sides, metric, options) for metric in metrics]
     for report in reports:
-        log.info("%s, %s: %s %.2f %%", test_set, system, report.metric, 100 * report.overall.rate)
+        log.info("%s, %s: %s %.2f %%", test_set, system, METRICS[report.metric], 100 * report.overall.rate)
     return [WerResult(system, test_set, report, transcriber.decoding) for report in reports]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.formats.files import atomic_text
-from sortk.progress import ProgressBar
+from sortk.progress import ProgressBar, format_clock
 from sortk.training.checkpoint import TrainingProgress
 from sortk.training.processes import Processes
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOG_LINES = 15.0
 RATES = ("audio_per_second", "examples_per_second")
-SHOWN = ("loss", "der", "cpwer", *RATES)
+SHOWN = {"loss": "loss {:.3g}", "der": "DER {:.1%}", "cpwer": "cpWER {:.1%}", "audio_per_second": "{:.3g} x real time"}
 MAX_NAMES = 20  # of examples in a message; log.jsonl has them all
 
 
@@ -109,7 +109,8 @@ class Bar(contextlib.AbstractContextManager["Bar"]):
         self._bar = ProgressBar(
             total=n_steps, initial=progress.step, desc="training", unit=" steps", disable=not is_seen
         )
-        self._last_line = time.monotonic()
+        self._first_step, self._began = progress.step, time.monotonic()
+        self._last_line = self._began
 
     def __exit__(self, *about: object) -> None:
         self._bar.close()
@@ -117,8 +118,10 @@ class Bar(contextlib.AbstractContextManager["Bar"]):
     def show(self, numbers: dict[str, float]) -> None:
         self._bar.update()
         shown = numbers | self.scores
-        text = ", ".join(f"{name} {shown[name]:.3g}" for name in SHOWN if name in shown)
+        text = ", ".join(style.format(shown[name]) for name, style in SHOWN.items() if name in shown)
         self._bar.set_postfix_str(text, refresh=False)
-        if self._leads and self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LOG_LINES:
-            log.info("step %d of %d: %s", self._progress.step, self._n_steps, text)
-            self._last_line = time.monotonic()
+        now, step = time.monotonic(), self._progress.step
+        if self._leads and self._bar.disable and now - self._last_line > SECONDS_BETWEEN_LOG_LINES:
+            left = (now - self._began) / max(step - self._first_step, 1) * (self._n_steps - step)
+            log.info("step %d of %d: %s, %s left", step, self._n_steps, text, format_clock(left))
+            self._last_line = now

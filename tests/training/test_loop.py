@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
@@ -14,10 +15,13 @@ import torch
 from toys import ToySource, ToyTask
 
 from sortk.formats.files import FormatError
+from sortk.training.checkpoint import TrainingProgress
 from sortk.training.data import Batch, BatchLoader
+from sortk.training.log import Bar
 from sortk.training.loop import train
 from sortk.training.optimizer import learning_rate
 from sortk.training.options import BatchLimit, LoopOptions
+from sortk.training.processes import Processes
 from sortk.training.signals import TrainingStopped
 
 OPTIONS = LoopOptions(steps=20, learning_rate=1e-2, warmup_steps=4, validate_every=5, checkpoint_every=5, log_every=1)
@@ -351,3 +355,19 @@ def test_a_training_that_has_diverged_is_not_done(tmp_path: Path, toy_loader: Ba
     for _ in range(2):
         with pytest.raises(ValueError, match=r"phase train has diverged: none of the last 7 of 8 updates"):
             train(Diverges(), toy_loader, options, tmp_path, CPU)
+
+
+def test_lines_of_a_log_have_words_and_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
+    caplog.set_level(logging.INFO)
+    clock = iter([0.0, 10.0, 100.0])
+    monkeypatch.setattr("sortk.training.log.time.monotonic", lambda: next(clock))
+    progress = TrainingProgress(step=10)
+    with Bar(progress, 60, Processes()) as bar:
+        bar.scores = {"der": 0.1234}
+        for step in (11, 20):  # ten steps in 100 s, 40 to go
+            progress.step = step
+            bar.show({"loss": 0.5, "audio_per_second": 53.84, "examples_per_second": 1.0, "learning_rate": 0.1})
+    assert caplog.messages == ["step 20 of 60: loss 0.5, DER 12.3%, 53.8 x real time, 0:06:40 left"]
