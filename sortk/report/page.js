@@ -888,7 +888,7 @@ class SessionView {
   // Talk time of each speaker; in the page of a recording, speakers can be given names.
   speakers() {
     const compares = this.view.reference.length > 0;
-    const sides = [["reference", this.view.reference, this.colours.reference], ...this.systems().map((system, index) => [system.name, system.hypothesis, this.colours.systems[index]])];
+    const sides = [["reference", this.view.reference, this.colours.reference], ...this.systems().map((system, index) => [this.view.systems ? system.name : "hypothesis", system.hypothesis, this.colours.systems[index]])];
     const rows = sides.flatMap(([side, lanes, colours]) => {
       const all = total(lanes.flatMap((lane) => lane.turns)) || 1;
       return lanes.map((lane) => {
