@@ -199,7 +199,7 @@ def resume_seeds() -> list[Parts]:
     cleaned = {
         "kept": {name: [[0, 5_000_000, 2, 4_000_000, 7]] for name in outputs},
         "rejected": [{"id": "s", "rule": "x", "value": 1.0, "output": "asr", "seconds": 2.0}],
-        "counts": {"sessions": 1, "outputs": outputs, "repairs": {"r": 2}},
+        "counts": {"sessions": 1, "outputs": outputs, "repairs": {"duration_cut": 2}},
     }
     contents = {"plan/train-0.json": plan, "pieces/a.json": index, "sessions/s.json": cleaned}
     return [{name: json.dumps(content).encode() for name, content in contents.items()}]
