@@ -30,6 +30,7 @@ from runs import Operations, Run, start, wait_unwatched
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DIARIZER, ASR = FIXTURES / "nemo" / "tiny_sortformer.nemo", FIXTURES / "nemo2" / "tiny_tdt_ctc.nemo"
+SHIPPED = Path(__file__).parents[2] / "sortk" / "data" / "diarizer"
 RATE = 16_000
 MAX_CPU_SECONDS, MAX_MEGABYTES = 20.0, 1000  # of a hostile file
 MINE = "by hand\n"
@@ -575,6 +576,31 @@ def attack_archives(range_: Range) -> None:
     weights.unlink()
     weights.symlink_to("/dev/zero")
     _bounded(range_, "diarize", "a.wav", "--model", "model")
+
+
+@attack("settings of models and of postprocessing that make no sense")
+def give_absurd_numbers(range_: Range) -> None:
+    rng, sound = range_.rng, range_.sound("a.wav", 1.0)
+    config = json.loads((SHIPPED / "config.json").read_text())
+    range_.path("model").mkdir()
+    range_.path("model/model.safetensors").symlink_to(SHIPPED / "model.safetensors")
+    large = 10 ** rng.randint(5, 40)
+    for linking in (
+        {"step": 1},
+        {"window": 10, "step": rng.randint(11, 100)},
+        {"window": large},
+        {"min_alone": large},
+        {"threshold": rng.choice((float("nan"), float("inf"), 2))},
+        {"speech": -rng.random()},
+        {rng.choice(("window", "threshold")): rng.choice((None, "1", [], {}))},
+        [],
+    ):
+        range_.write("model/config.json", json.dumps(config | {"linking": linking}))
+        _bounded(range_, "diarize", sound, "--model", "model")
+    for key in ("pad_onset", "pad_offset", "min_duration_on", "min_duration_off"):
+        range_.write("post.toml", f"{key} = {rng.choice((large, -large, 'nan', 'inf', '1e300'))}\n")
+        _bounded(range_, "diarize", sound, "--model", DIARIZER, "--postprocess", "post.toml")
+    _bounded(range_, "diarize", sound, "--model", SHIPPED, "--speakers", large)
 
 
 @attack("weights that are not numbers")
