@@ -252,9 +252,8 @@ class Reference:
         errors_us = scored_us, scored_us - both_us, hyp_us - both_us, both_us - correct_us
         return ErrorSeconds(*(float(us) / 1e6 for us in errors_us))
 
-    def walk(self, hypothesis: Turns) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the changes of reference and hypothesis together, the time to the next, after how many changes of the
-        reference each is, and how many hypothesis speakers talk then."""
+    def _walk(self, hypothesis: Turns, counts: npt.NDArray[np.bool_]) -> _Walk:
+        """Return the intervals in which a hypothesis has speech, of those that count."""
         times = np.concatenate([self.changes, hypothesis.begin, hypothesis.finish])
         order = np.argsort(times, kind="stable")
         n_changes, n_begins = len(self.changes), len(hypothesis.begin)
@@ -262,14 +261,10 @@ class Reference:
         times = times[order]
         # Of several changes at one moment, the time to the next is more than 0 only after the last.
         us = np.diff(times, append=times[-1:])
-        return times, us, np.cumsum(order < n_changes, dtype=np.int64), np.cumsum(steps[order])
-
-    def _walk(self, hypothesis: Turns, counts: npt.NDArray[np.bool_]) -> _Walk:
-        """Return the intervals in which a hypothesis has speech, of those that count."""
-        changes, us, ref_row, n_hyp = self.walk(hypothesis)
+        ref_row, n_hyp = np.cumsum(order < n_changes, dtype=np.int64), np.cumsum(steps[order])
         kept = np.flatnonzero((us > 0) & (n_hyp > 0) & counts[ref_row])
         ref_row = ref_row[kept]
-        return _Walk(changes[kept] // SESSION_US, us[kept], ref_row, self.n_speaking[ref_row], n_hyp[kept])
+        return _Walk(times[kept] // SESSION_US, us[kept], ref_row, self.n_speaking[ref_row], n_hyp[kept])
 
     def clock(self, runs: npt.NDArray[np.bool_]) -> Clock:
         """Return a clock that runs after the changes for which `runs` is true."""
@@ -375,15 +370,19 @@ def find_errors(
     """Return the places of the errors that `Reference.score` adds up, for pictures."""
     prepared = prepare_reference([reference], None if uem is None else [uem], options)
     turns = merge_touching(tabulate_segments([hypothesis]), 1)
-    changes, us, ref_row, n_hyp = prepared.walk(turns)
-    kept = (us > 0) & prepared.is_evaluated[ref_row]
-    start_us, us, ref_row, n_hyp = changes[kept], us[kept], ref_row[kept], n_hyp[kept]
+    own = prepared.turns
+    # At a change of speakers in which as many talk as before, counts stay, but not which speakers are right.
+    edges = np.unique(np.concatenate([prepared.changes, own.begin, own.finish, turns.begin, turns.finish]))
+    start_us, us = edges[:-1], np.diff(edges)
+    ref_row = np.searchsorted(prepared.changes, start_us, "right")
+    kept = prepared.is_evaluated[ref_row]
+    start_us, us, ref_row = start_us[kept], us[kept], ref_row[kept]
+    n_hyp = _count_spans(turns.begin, turns.finish, start_us)
     n_ref, is_scored = prepared.n_speaking[ref_row], prepared.is_scored[ref_row]
     mapped_by = prepared.is_evaluated if options.scorer == "nist" else prepared.is_scored
     [[common_us]] = prepared.common_us(turns, [prepared.clock(mapped_by)])
     ref, hyp = _map_met_speakers(common_us)
 
-    own = prepared.turns
     mapped = np.full(int(own.n_speakers[0]), -1)
     mapped[ref] = hyp
     one, other = _find_overlaps(own, turns)

@@ -37,6 +37,11 @@ def test_each_kind_of_error_has_its_place() -> None:
     )
 
 
+def test_a_change_of_speakers_that_the_hypothesis_does_not_have() -> None:
+    found = errors(turns(("ann", 0, 6), ("bob", 6, 10)), turns(("x", 0, 10)))  # one speaks all the time
+    assert found == ErrorMarks({"x": "ann"}, (Mark(6, 10, 0, 0, 1),))
+
+
 def test_marks_say_what_is_not_scored() -> None:
     nobody = turns()
     assert errors(REFERENCE, nobody).marks == (Mark(0, 8, 1, 0, 0), Mark(8, 10, 2, 0, 0), Mark(10, 20, 1, 0, 0))
