@@ -460,6 +460,10 @@ def measure_importance(study: Study) -> dict[str, float]:
             return {}
 
 
+ENTRY = b'{"op_code":'
+"""How an entry of a journal starts."""
+
+
 def _open_journal(path: Path) -> BaseStorage:
     from optuna.storages import JournalStorage  # noqa: PLC0415
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
@@ -488,7 +492,7 @@ def _mend_journal(path: Path, lock: JournalFileOpenLock) -> None:
         lines = path.read_bytes().splitlines(keepends=True)
         n_complete = next((number for number, line in enumerate(lines) if not _is_entry(line)), len(lines))
         torn = lines[n_complete:]
-        if any(_is_entry(line) or not line.startswith(b'{"op_code":') for line in torn):
+        if any(_is_entry(line) or not _is_torn(line) for line in torn):
             reason = "is not an entry of Optuna's journal; move the file away to start over"
             raise FormatError(path, n_complete + 1, reason)
         if torn:
@@ -505,6 +509,13 @@ def _is_entry(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return line.endswith(b"\n") and isinstance(entry, dict) and "op_code" in entry
+
+
+def _is_torn(line: bytes) -> bool:
+    """Return whether a line starts as an entry does, however early it is cut off."""
+    following = line.find(ENTRY, 1)
+    first = line if following < 0 else line[:following]
+    return first.startswith(ENTRY) or ENTRY.startswith(first)
 
 
 def _open_database(url: str) -> BaseStorage:
