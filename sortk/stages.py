@@ -396,6 +396,7 @@ def _serialize_manifest(
         Input("init", flag="--init", help="Start from this model: a folder, .nemo file or name.", is_model=True),
     ),
     flags=(SEED,),
+    files=lambda settings: given_paths(settings.train_diar.encoder_warmup.teacher),
     model=lambda settings: settings.train_diar.init,
     trains=True,
 )

@@ -187,3 +187,14 @@ def test_a_pipe_in_a_finished_stage_is_named(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match=rf"{re.escape(str(pipe))} is a pipe or a device"):
         Experiment(STAGES, load_recipe("mini"), tmp_path / "exp").identity(STAGES[2])
+
+
+def test_another_teacher_of_the_same_size_makes_the_training_stale(tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher.npz"
+
+    def key_with(content: bytes) -> str:
+        teacher.write_bytes(content)
+        recipe = load_recipe("mini", [f"train_diar.encoder_warmup.teacher={teacher}"])
+        return Experiment(STAGES, recipe, tmp_path / "exp").identity(STAGES[5]).key
+
+    assert key_with(b"0" * 40) != key_with(b"1" * 40)
