@@ -73,7 +73,7 @@ def test_a_folder_of_another_version(tmp_path: Path) -> None:
         path.write_text(json.dumps(config | {"format": version}), encoding="utf-8")
         with pytest.raises(FormatError, match=about):
             load_model(tmp_path)
-    path.write_text("[" * 10_000, encoding="utf-8")
+    path.write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(FormatError, match="nested too deeply"):
         load_model(tmp_path)
 
