@@ -224,6 +224,7 @@ def _format_value(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
+@functools.cache  # it parses source code
 def _read_comments(options: type) -> dict[str, str]:
     """Return the comment of each field: behind it, or in the lines before it; after the last field, in those below."""
     comments: dict[str, str] = {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ LONGEST = (
     "inference/test_export.py",
     "training/test_peers.py",
     "test_package.py",
+    "test_cli.py",
     "training/test_diarizer.py",
     "scoring/test_tune.py",
     "chaos/test_chaos.py",
@@ -47,6 +49,14 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Undo what a command has set for the log of sortk, so that `caplog` has each message once in every test."""
+    yield
+    log = logging.getLogger("sortk")
+    log.handlers, log.propagate = [], True
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import random
 import shutil
 import struct
@@ -290,7 +289,6 @@ def test_a_wav_with_tags_behind_its_samples(tmp_path: Path) -> None:
 def test_channels_in_antiphase_do_not_become_silence(
     tmp_path: Path, rate: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
     monkeypatch.setattr(audio, "BLOCK_SECONDS", 1.0)
     tone = 0.4 * np.sin(2 * np.pi * 440 * np.arange(4 * rate) / rate)
     soundfile.write(tmp_path / "a.wav", np.stack([tone, -tone], axis=1), rate)
@@ -375,9 +373,8 @@ def test_m4a_and_webm_through_ffmpeg(tmp_path: Path, name: str) -> None:
 
 
 def test_an_ogg_that_ends_with_a_page_but_without_a_mark_is_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
     path = tmp_path / "a.ogg"
     data = write_file(path, 8.0)
     path.write_bytes(data[: data.rfind(b"OggS")])

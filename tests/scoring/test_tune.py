@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -240,10 +239,7 @@ def test_a_development_set_without_scorable_speech_is_refused_before_training(tm
         check_development([session], [Term(0.25)])
 
 
-def test_tuning_on_few_sessions_warns(
-    data: TuneSet, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
+def test_tuning_on_few_sessions_warns(data: TuneSet, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tune(data, TuneOptions(trials=1), 0, tmp_path / "study.log")
     assert "tuning on 3 development sessions: the tuned values may not carry over" in caplog.text
 

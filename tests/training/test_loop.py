@@ -360,7 +360,6 @@ def test_a_training_that_has_diverged_is_not_done(tmp_path: Path, toy_loader: Ba
 def test_lines_of_a_log_have_words_and_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("sortk"), "propagate", True)
     caplog.set_level(logging.INFO)
     clock = iter([0.0, 10.0, 100.0])
     monkeypatch.setattr("sortk.training.log.time.monotonic", lambda: next(clock))
