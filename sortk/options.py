@@ -187,7 +187,7 @@ def list_known(what: str, names: Iterable[str]) -> str:
 
 def format_options(options: Any, name: str = "") -> str:
     """Return the settings as commented TOML, which `read_options` reads back; `name` is the table they stand in."""
-    comments = _read_comments(type(options))
+    comments = _read_comments(options.__class__)
     lines, tables = [], []
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
