@@ -319,6 +319,8 @@ def shard(task: TrainingTask, device: torch.device) -> TrainingTask:
 
     All at once and not layer by layer, because the encoder projects the positions of all its layers beforehand.
     """
+    if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):  # which FSDP2 calls
+        raise ValueError(f"shard = true on CPUs needs a newer torch than {torch.__version__}")
     fully_shard(task, mesh=init_device_mesh(device.type, (distributed.get_world_size(),)))  # in place
     return task
 
