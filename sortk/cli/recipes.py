@@ -119,9 +119,10 @@ def run(first: str, last: str, wait: bool, **common: Any) -> None:
 @click.command()
 @RUN
 @click.option("--out", type=FILE, help="The file to write; RESULTS.md beside the recipe if it is not given.")
+@click.option("--table", type=click.Choice(["1", "2", "3"]), help="Only this table of the paper; else all of them.")
 @click.option("--finished", is_flag=True, help="Run nothing: write the rows that are finished, and name the others.")
 @with_verbosity
-def tables(out: Path | None, finished: bool, **common: Any) -> None:
+def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -> None:
     """Measure the paper's Tables 1 to 3 on a recipe.
 
     Runs what is missing of the variants that the recipe names in [tables], and writes RESULTS.md. What variants have in
@@ -130,9 +131,10 @@ def tables(out: Path | None, finished: bool, **common: Any) -> None:
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
-    from sortk.run.tables import keep_finished, list_first, place_results, plan_tables, write_tables
+    from sortk.run.tables import TABLES, keep_finished, list_first, place_results, plan_tables, write_tables
 
     chosen = _Chosen(**common)
+    only = (f"table{table}",) if table else TABLES
 
     def run_all(experiment: Experiment) -> None:
         if finished:
@@ -143,9 +145,9 @@ def tables(out: Path | None, finished: bool, **common: Any) -> None:
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
     if not chosen.dry_run:
-        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant):
+        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant, only):
             run_all(experiment)
-    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant)
+    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant, only)
     if chosen.dry_run:
         for experiment in plan.experiments:
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):

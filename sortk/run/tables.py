@@ -10,7 +10,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from sortk.stages import find_stage, open_experiment, sets_of
 
 log = logging.getLogger(__name__)
 
+TABLES = ("table1", "table2", "table3")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -39,6 +41,7 @@ class Row:
     name: str
     experiment: Experiment  # which is run and scored; of a row from files, whose test sets are scored
     files: Path | None = None  # another system's RTTM, or transcripts
+    run: int = 0  # of several runs that differ by their seed
 
     @property
     def variant(self) -> str:
@@ -63,24 +66,35 @@ class TablesPlan:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Each variant that is trained and scored, once, in the order of the rows."""
-        return list({row.variant: row.experiment for row in self.rows if row.files is None}.values())
+        """Each variant that is trained and scored, once: the first run of every row, then the second runs, ...
+
+        So a command that is stopped early has something in every row.
+        """
+        trained = sorted((row for row in self.rows if row.files is None), key=lambda row: row.run)
+        return list({row.variant: row.experiment for row in trained}.values())
 
 
-def list_first(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> list[Experiment]:
+def list_first(
+    recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "", tables: Collection[str] = TABLES
+) -> list[Experiment]:
     """Return the variants that have to be run before `plan_tables`: rows start from their models."""
     first = load_recipe(recipe, overrides, variant).tables.first
-    return [open_experiment(recipe, exp, overrides, "+".join(filter(None, (variant, name)))) for name in first]
+    names = [name for table, names in first.items() if table in tables for name in names]
+    return [open_experiment(recipe, exp, overrides, "+".join(filter(None, (variant, name)))) for name in names]
 
 
-def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "") -> TablesPlan:
+def plan_tables(
+    recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "", tables: Collection[str] = TABLES
+) -> TablesPlan:
     """Return the rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
     base = load_recipe(recipe, overrides, variant)
     rows, notes = [], []
     for table, named in base.tables.rows.items():
+        if table not in tables:
+            continue
         for name, given in named.items():
             files = Path(given.rttm or given.words) if given.rttm or given.words else None
-            for row_variant in given.variants or ("",):
+            for run, row_variant in enumerate(given.variants or ("",)):
                 stacked = "+".join(filter(None, (variant, row_variant)))
                 try:
                     experiment = open_experiment(recipe, exp, overrides, stacked)
@@ -96,7 +110,7 @@ def plan_tables(recipe: str, exp: Path | None, overrides: Sequence[str], variant
                     why = str(error).removeprefix(f"{find_recipe(recipe)}: ")
                     notes.append(f"{name}: makes no sense on top of {variant} ({why})")
                 else:
-                    rows.append(Row(table, name, experiment, files))
+                    rows.append(Row(table, name, experiment, files, run))
     if not rows and not notes:
         raise ValueError(f"{find_recipe(recipe)}: names no rows of the paper's tables: [tables.table1], ...")
     if not rows:
@@ -127,7 +141,7 @@ def write_tables(plan: TablesPlan, out: Path, run_all: Callable[[Experiment], No
         run_all(experiment)
     tables = {
         table: [_measure(row, plan) for row in plan.rows if row.table == table]
-        for table in ("table1", "table2", "table3")
+        for table in TABLES
     }
     date = time.strftime("%Y-%m-%d")
     text = format_tables(

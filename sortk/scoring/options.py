@@ -56,8 +56,8 @@ class TableOptions(Options):
     table1: dict[str, RowOptions] = option(default_factory=dict)
     table2: dict[str, RowOptions] = option(default_factory=dict)  # who said what: WER and cpWER
     table3: dict[str, RowOptions] = option(default_factory=dict)  # the same in mixtures: LibriSpeechMix's WER
-    # Variants that are run before the rows, because rows start from their models (`init` names the folder).
-    first: tuple[str, ...] = ()
+    # For a table: variants that are run before its rows, because rows start from their models (`init` names the folder).
+    first: dict[Literal["table1", "table2", "table3"], tuple[str, ...]] = option(default_factory=dict)
     about: str = ""  # what the results show and what they do not, for RESULTS.md
 
     @property
