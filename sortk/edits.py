@@ -2,13 +2,16 @@
 
 meeteval counts the same to the last insertion, and is the judge in the tests; but it needs a C++ compiler to install.
 Several alignments can have the fewest errors, and differ in how many of them are substitutions. Which one is taken
-follows meeteval: `count_edits` is the same library, the two functions below it say their rule.
+follows meeteval: `count_edits` is the same library for all but very long sequences, `align` and `assign_segments` say
+their rule.
 
 The recursion is Levenshtein's. With D[i, j] for the first i words of the reference and j words of the hypothesis,
 
     D[i, j] = min(D[i-1, j] + 1, D[i, j-1] + 1, D[i-1, j-1] + (0 if the words are equal, else 1))
 
-The middle term looks at the same row, so that numpy cannot take a row at once. But S[i, j] = D[i, j] - j can:
+`align` keeps a row of D as bits, since neighbours differ by at most 1: 200,000 words of one speaker take a minute and
+200 MB. `assign_segments` needs D itself. The middle term looks at the same row, so that numpy cannot take a row at
+once. But S[i, j] = D[i, j] - j can:
 
     S[i, j] = min over k <= j of min(S[i-1, k] + 1, S[i-1, k-1] + (-1 if equal, else 0))
 
@@ -20,7 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +36,10 @@ Pairs = list[tuple[int | None, int | None]]
 
 Assignment = tuple[tuple[str | None, str | None], ...]
 """Reference and hypothesis speaker; None where one has no partner."""
+
+MAX_LIBRARY_CELLS = 10_000_000  # pairs of words; kaldialign takes 14 ns for each, and cannot be interrupted
+MAX_ROW_BITS = 200_000_000  # of the rows of D between two that are kept, unless the root of all rows is more
+MAX_MASKS = 1000  # words whose places in the hypothesis are kept
 
 Costs = npt.NDArray[np.signedinteger]
 Words = TypeVar("Words")
@@ -73,6 +81,8 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> WordErro
 
     if not reference:
         return WordErrors(insertions=len(hypothesis))
+    if len(reference) * len(hypothesis) > MAX_LIBRARY_CELLS:
+        return _count_pairs(reference, hypothesis, align(reference, hypothesis))
     found = edit_distance(reference, hypothesis)
     return WordErrors(len(reference), int(found["sub"]), int(found["ins"]), int(found["del"]))
 
@@ -80,9 +90,13 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> WordErro
 def count_timed_edits(reference: TimedWords, hypothesis: TimedWords) -> WordErrors:
     """Return the errors of one word sequence, if only words whose times overlap can be equal or substituted."""
     pairs = align(reference.words, hypothesis.words, (reference, hypothesis))
+    return _count_pairs(reference.words, hypothesis.words, pairs)
+
+
+def _count_pairs(reference: Sequence[str], hypothesis: Sequence[str], pairs: Pairs) -> WordErrors:
     partners = [(ref, hyp) for ref, hyp in pairs if ref is not None and hyp is not None]
-    n_ref, n_hyp = len(reference.words), len(hypothesis.words)
-    wrong = sum(reference.words[ref] != hypothesis.words[hyp] for ref, hyp in partners)
+    n_ref, n_hyp = len(reference), len(hypothesis)
+    wrong = sum(reference[ref] != hypothesis[hyp] for ref, hyp in partners)
     return WordErrors(n_ref, wrong, n_hyp - len(partners), n_ref - len(partners))
 
 
@@ -113,32 +127,89 @@ def align(
 
     Of several, the one that, from the end on, takes an insertion rather than a deletion, and that rather than a pair.
     """
-    ref, hyp = _number_words(reference, hypothesis)
-    # What a pair costs: 2 where the times forbid it, which a deletion and an insertion cost as well.
-    differs = np.ones((len(ref), len(hyp)), np.int8)
-    differs[ref[:, None] == hyp] = 0
-    if times is not None:
-        (ref_starts, ref_ends), (hyp_starts, hyp_ends) = (
-            (np.array(side.starts), np.array(side.ends)) for side in times
-        )
-        differs[(ref_starts[:, None] >= hyp_ends) | (ref_ends[:, None] <= hyp_starts)] = 2
-    costs = _fill(np.arange(len(hyp) + 1, dtype=_choose_type(len(ref) + len(hyp))), differs)
+    rows = _BitRows(reference, hypothesis, times)
+    n_ref, j = len(reference), len(hypothesis)
+    # Of long sequences every `step`-th row is kept, and those between are computed again: all would fill the memory.
+    step = max(math.isqrt(n_ref), MAX_ROW_BITS // (j + 1)) + 1
+    row = _Row((1 << j) - 1, (1 << j) - 1, 0, 0)
+    starts = [row]
+    for i in range(n_ref - 1 - (n_ref - 1) % step if n_ref else 0):
+        row = rows.advance(row, i)
+        if (i + 1) % step == 0:
+            starts.append(row)
     pairs: Pairs = []
-    i, j = len(ref), len(hyp)
-    while i or j:
-        insertion = costs[i, j - 1] + 1 if j else math.inf
-        deletion = costs[i - 1, j] + 1 if i else math.inf
-        pair = costs[i - 1, j - 1] + differs[i - 1, j - 1] if i and j else math.inf
-        if pair < min(insertion, deletion):  # never where the times forbid it
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
-        elif deletion < insertion:
-            i -= 1
-            pairs.append((i, None))
-        else:
-            j -= 1
-            pairs.append((None, j))
+    for number, start in reversed([*enumerate(starts)]):
+        first = number * step
+        mask = (1 << j) - 1  # what is left of a column does not depend on it
+        found = [_Row(mask, start.right & mask, start.left & mask, 0)]
+        for i in range(first, min(first + step, n_ref)):
+            found.append(rows.advance(found[-1], i))
+        for i in range(first + len(found) - 2, first - 1, -1):
+            row = found[i - first + 1]
+            while j and row.right >> (j - 1) & 1:
+                j -= 1
+                pairs.append((None, j))
+            if row.down >> j & 1:
+                pairs.append((i, None))
+            else:
+                j -= 1
+                pairs.append((i, j))
+    pairs += [(None, left) for left in range(j - 1, -1, -1)]
     return pairs[::-1]
+
+
+class _Row(NamedTuple):
+    """A row of D as differences of neighbours, a bit for each word of the hypothesis."""
+
+    full: int  # a bit for each word
+    right: int  # bit j - 1: D[i, j] is D[i, j-1] + 1
+    left: int  # bit j - 1: D[i, j] is D[i, j-1] - 1
+    down: int  # bit j: D[i, j] is D[i-1, j] + 1
+
+
+class _BitRows:
+    """Rows of D, each from the one above it in some operations on long integers (Myers 1999, Hyyrö 2003).
+
+    A pair costs 2 where the times forbid it, which a deletion and an insertion cost as well.
+    """
+
+    def __init__(
+        self, reference: Sequence[str], hypothesis: Sequence[str], times: tuple[TimedWords, TimedWords] | None
+    ) -> None:
+        self._ref, self._hyp = _number_words(reference, hypothesis)
+        self._equal = lru_cache(MAX_MASKS)(lambda word: _as_bits(self._hyp == word))
+        self._times = None if times is None else tuple((np.array(side.starts), np.array(side.ends)) for side in times)
+        if self._times is not None:
+            starts, ends = self._times[1]
+            self._ends_until = np.maximum.accumulate(ends)
+            self._starts_from = np.minimum.accumulate(starts[::-1])[::-1]
+
+    def _match(self, i: int) -> tuple[int, int | None]:
+        """Return which words of the hypothesis are word i of the reference, and which may be paired with it (None:
+        any)."""
+        if self._times is None:
+            return self._equal(self._ref[i]), None
+        (ref_starts, ref_ends), (hyp_starts, hyp_ends) = self._times
+        first = int(np.searchsorted(self._ends_until, ref_starts[i], "right"))
+        last = max(first, int(np.searchsorted(self._starts_from, ref_ends[i], "left")))
+        near = slice(first, last)  # what overlaps is in here
+        overlap = (ref_starts[i] < hyp_ends[near]) & (ref_ends[i] > hyp_starts[near])
+        return _as_bits(overlap & (self._hyp[near] == self._ref[i])) << first, _as_bits(overlap) << first
+
+    def advance(self, row: _Row, i: int) -> _Row:
+        """Return the row below, for word i of the reference."""
+        full, right, left, _ = row
+        equal, allowed = self._match(i)
+        equal &= full
+        # Bit j - 1: D[i, j] is D[i-1, j-1]. The sum carries that on along a run of `right`.
+        same = ((((equal & right) + right) ^ right) | equal | left) & full
+        up = right & same  # bit j - 1: D[i, j] is D[i-1, j] - 1
+        down = left | (full ^ (same | right))
+        # Where the times forbid a pair, D grows by 2 if both neighbours are dearer than the cell before the pair.
+        dear = 0 if allowed is None else right & (full ^ (same | allowed))
+        down = ((down | dear) + down + 1) ^ dear  # moved from bit j - 1 to bit j, carried on along a run of `dear`
+        below = down & full
+        return _Row(full, up << 1 & full | full ^ (same | below) | dear & below, same & below, down)
 
 
 def assign_segments(segments: Sequence[Sequence[str]], streams: Sequence[Sequence[str]]) -> list[int]:
@@ -179,6 +250,10 @@ def _number_words(*sides: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """Return each side with a number in place of each word."""
     numbers: dict[str, int] = {}
     return [np.array([numbers.setdefault(word, len(numbers)) for word in side], np.int64) for side in sides]
+
+
+def _as_bits(flags: npt.NDArray[np.bool]) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
 def _choose_type(largest: int) -> type[np.signedinteger]:
