@@ -292,6 +292,26 @@ def test_a_command_does_not_replace_its_own_input(tmp_path: Path) -> None:
         assert "so" in own.read_text()
 
 
+def test_a_command_does_not_replace_what_its_manifest_names(tmp_path: Path) -> None:
+    own, model = tmp_path / "a.rttm", tmp_path / "model"
+    own.write_text("SPEAKER a 1 0 5 <NA> <NA> x <NA> <NA>\n")
+    line = {"session_id": "a", "audio_filepath": "a.wav", "duration": 5.0, "rttm_filepath": "a.rttm"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    for command in (
+        ("tune", "--probs", tmp_path, "--manifest", tmp_path / "m.jsonl", "--out", own),
+        ("tune", "--model", model, "--manifest", tmp_path / "m.jsonl", "--out", model / "config.json"),
+        ("convert", tmp_path / "m.jsonl", own, "--to", "stm"),
+        ("convert", tmp_path, own, "--to", "stm"),
+        ("score", "der", "--ref", tmp_path, "--hyp", tmp_path, "--json", own),
+        ("report", "--ref", tmp_path, "--hyp", tmp_path, "--out", own),
+    ):
+        result = sortk(*command)
+        assert result.exit_code == 1 and "which would be replaced" in result.output, (command, result.output)
+        assert own.read_text().startswith("SPEAKER") and (model / "config.json").read_text() == "{}"
+
+
 def test_a_page_does_not_wait_for_a_pipe_in_an_experiment(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.jsonl")
     assert read_simulation(tmp_path) == {"target": {}, "sets": []}

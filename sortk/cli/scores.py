@@ -150,7 +150,7 @@ def _note(reports: dict[str, Any]) -> None:
 
 
 def _check_json(json_path: Path | None, *inputs: Path) -> None:
-    from sortk.formats.files import check_other_file
+    from sortk.formats.manifest import check_other_file
 
     if json_path:
         check_other_file(json_path, *inputs)
@@ -384,7 +384,8 @@ def report(
         return
     if ref is None or not hyps or out is None:
         raise click.UsageError("give --exp, or --ref, --hyp and --out")
-    from sortk.formats.files import atomic_text, check_other_file
+    from sortk.formats.files import atomic_text
+    from sortk.formats.manifest import check_other_file
     from sortk.options import read_options
     from sortk.report.comparison import format_comparison
     from sortk.scoring.intervals import DerOptions

@@ -21,7 +21,6 @@ from sortk.formats.annotation import session_segments
 from sortk.formats.files import (
     FormatError,
     check_file_name,
-    check_other_file,
     files_in,
     is_file,
     is_token,
@@ -162,7 +161,7 @@ def convert(source: Path, target: Path, to: str, force: bool = False) -> None:
     if to not in (*WRITERS, *CORPORA):
         raise ValueError(f"cannot convert to {quote(to)}, only to {', '.join((*WRITERS, *CORPORA))}")
     if not force:
-        check_other_file(target, source)
+        manifest.check_other_file(target, source)
     material = load(source)
     try:
         if to in CORPORA:

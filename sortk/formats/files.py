@@ -319,13 +319,8 @@ def make_folder(path: Path) -> None:
         Path(os.path.realpath(path)).mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # of a file
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
-
-
-def check_other_file(target: Path, *sources: Path) -> None:
-    """Raise a ValueError if a file that is to be written is one of those that are read."""
-    for source in sources:
-        if is_file(source) and is_file(target) and source.samefile(target):
-            raise ValueError(f"{target} is the input {source}, which would be replaced; give another file to write")
+    except RecursionError:  # of a thousand folders in each other
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path)) from None
 
 
 def own_path(path: Path) -> Path:

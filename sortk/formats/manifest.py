@@ -56,6 +56,15 @@ def named_files(path: Path) -> list[Path]:
     return []
 
 
+def check_other_file(target: Path, *sources: Path) -> None:
+    """Raise a ValueError if a file to write is one to read: a source, one in a folder, one that a manifest names."""
+    for source in sources if is_file(target) else ():
+        own = sorted(source.iterdir()) if source.is_dir() else [source]
+        for file in (*own, *(named for listed in own for named in named_files(listed))):
+            if is_file(file) and file.samefile(target):
+                raise ValueError(f"{target} is the input {file}, which would be replaced; give another file to write")
+
+
 def check_files(numbered: Iterable[tuple[int, Session]], path: Path) -> None:
     """Raise a FormatError for the first session that names a missing file."""
     for number, session in numbered:

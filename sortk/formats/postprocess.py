@@ -21,6 +21,8 @@ from pathlib import Path
 from sortk.formats.files import FormatError, atomic_text, quote
 from sortk.formats.objects import read_toml
 
+POSTPROCESS_NAME = "postprocess.toml"  # in a model folder: how its posteriors are best read
+
 MAX_SECONDS = 3600.0
 
 

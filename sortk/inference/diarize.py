@@ -29,12 +29,12 @@ from sortk.formats.files import check_name
 from sortk.formats.hub import SHIPPED_MODEL, find_model
 from sortk.formats.objects import id_of
 from sortk.formats.posteriors import Probs
+from sortk.formats.postprocess import POSTPROCESS_NAME, Postprocess, read_postprocess
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
-from sortk.formats.postprocess import Postprocess, read_postprocess
 from sortk.inference.enrol import EnrolledStream, read_enrolment
 from sortk.inference.int8 import quantize
 from sortk.inference.linking import LinkingOptions, cut_windows, join_windows, process_windows, silence_pauses
-from sortk.inference.load import POSTPROCESS_NAME, LoadedDiarizer, keep_freed_memory, load_diarizer
+from sortk.inference.load import LoadedDiarizer, keep_freed_memory, load_diarizer
 from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
 from sortk.inference.streaming import Stream

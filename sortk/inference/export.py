@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sortk.formats.files import atomic_path, check_other_file
+from sortk.formats.files import atomic_path
+from sortk.formats.manifest import check_other_file
 from sortk.inference.load import load_diarizer
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
 from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling
@@ -59,7 +60,7 @@ def export_onnx(model_path: Path, out: Path, part: Part = "offline", preset: str
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ValueError(f"the export needs {', '.join(missing)}: pip install 'sortk[export]'")
-    check_other_file(out, model_path, *(model_path.iterdir() if model_path.is_dir() else ()))
+    check_other_file(out, model_path)
     if not TORCH_CAN_EXPORT:
         raise ValueError(f"the export needs torch 2.9 or newer, this is {torch.__version__}: pip install 'torch>=2.9'")
     loaded = load_diarizer(model_path)

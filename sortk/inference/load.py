@@ -54,7 +54,6 @@ BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
 DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
 """A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
-POSTPROCESS_NAME = "postprocess.toml"  # in a model folder: how its posteriors are best read
 
 
 @dataclass(frozen=True)

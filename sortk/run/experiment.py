@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sortk.formats.files import check_other_file, files_in
+from sortk.formats.files import files_in
 from sortk.formats.hub import find_local, find_model
+from sortk.formats.manifest import check_other_file
+from sortk.formats.postprocess import POSTPROCESS_NAME
 from sortk.recipe import Recipe
 from sortk.records import RunJobs
 from sortk.run.content import content_key, input_keys
@@ -258,8 +260,8 @@ def run_alone(
     if stage.writes_file:
         for given in stage.inputs:
             path = inputs.get(given.name)
-            if path is not None:
-                check_other_file(out, *(files_in(path, given.suffix) if given.suffix and path.is_dir() else [path]))
+            if path is not None and out != path / POSTPROCESS_NAME:  # in a model folder, this is where it belongs
+                check_other_file(out, path)
         stage.run(task)
         remove_jobs(Folder(out))
         return

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sortk import __version__
-from sortk.formats.files import atomic_text, printable, relative_within
+from sortk.formats.files import atomic_text, make_folder, printable, relative_within
 from sortk.run.content import has_changed_since, result_key
 from sortk.run.locks import find_writer, hold_for_writing
 
@@ -204,7 +204,7 @@ def build_folder(
     be moved, and by absolute paths outside.
     """
     _check_can_be_replaced(folder)
-    folder.place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.place.parent)
     with hold_for_writing(folder.lock, identity.title):
         _undo_interrupted_rename(folder)
         status = inspect_folder(folder, identity)

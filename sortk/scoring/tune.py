@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sortk.formats import posteriors
-from sortk.formats.files import FormatError, absolute_path, atomic_text, plural
+from sortk.formats.files import FormatError, absolute_path, atomic_text, make_folder, plural
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import PRESETS, Postprocess, write_postprocess
 from sortk.inference.postprocess import UNIT_SECONDS, PosteriorRows, find_all_segments, join_posteriors
@@ -469,7 +469,7 @@ def _open_journal(path: Path) -> BaseStorage:
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
 
     path = absolute_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.is_dir():
         raise IsADirectoryError(f"{path}: is a folder, not a journal of trials")
     lock = JournalFileOpenLock(str(path), grace_period=LOCK_SECONDS)

@@ -347,6 +347,11 @@ def test_control_characters_are_shown_not_obeyed() -> None:
     )
 
 
+def test_too_many_folders_in_each_other(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        files.make_folder(tmp_path / Path("q/" * 1500))
+
+
 def test_a_folder_is_made_where_a_link_leads(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
     files.make_folder(tmp_path / "link" / "inner")
