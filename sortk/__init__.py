@@ -5,6 +5,13 @@ docs/python.md shows what is in this module. Nothing slow is imported until it i
 
 from __future__ import annotations
 
+import sys
+
+# `python -m sortk` looks for modules in the current folder first, where data from elsewhere may hold a numpy.py. A
+# checkout that is the current folder stays on the path, for workers to find sortk.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and __file__ != f"{sys.path[0]}/sortk/__init__.py":
+    del sys.path[0]
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike

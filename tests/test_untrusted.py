@@ -71,6 +71,16 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "MARKER").exists() and (data / "out" / "a.json").exists(), ended.stderr
 
 
+def test_python_m_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    for name in ("signal.py", "dataclasses.py", "numpy.py", "click.py"):
+        (tmp_path / name).write_text(PLANTED)
+    environment = {**os.environ, "MARKER": str(tmp_path / "MARKER")}
+    environment.pop("PYTHONSAFEPATH", None)
+    command = [sys.executable, "-m", "sortk", "--version"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert not (tmp_path / "MARKER").exists() and ended.stdout.startswith("sortk "), ended.stderr
+
+
 def test_the_job_of_a_stage_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "signal.py").write_text(PLANTED)
     command = [sys.executable, "-m", "sortk", "--version"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ from sortk.formats.files import (
 )
 
 Value = TypeVar("Value")
+
+MAX_TOML = 1_000_000  # characters of a file of settings
+MAX_KEYS = 100  # in a dotted key; tomllib needs memory for the square of their number
+_KEY = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+LONG_KEY = re.compile(rf"(?<![\w\\-])(?:{_KEY}[ \t]*\.[ \t]*){{{MAX_KEYS}}}")
 
 
 def decode(text: str, path: Path, line: int | None) -> Any:
@@ -52,7 +58,15 @@ def read_own(path: Path, parse: Callable[[Any], Value]) -> Value:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
-    text = "\n".join(line for _, line in read_lines(path))
+    lines, n_characters = [], 0
+    for _, line in read_lines(path):
+        lines.append(line)
+        n_characters += len(line)
+        if n_characters > MAX_TOML:
+            raise FormatError(path, None, f"has more than {MAX_TOML} characters, which no file of settings has")
+    text = "\n".join(lines)
+    if LONG_KEY.search(text):
+        raise FormatError(path, None, f"not valid TOML: a key of more than {MAX_KEYS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -21,6 +21,7 @@ of a segment that has no word times start where stage 3 would say (Appendix C).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -472,15 +473,16 @@ class Transcripts:
     def without(self, ignored: Mapping[str, Sequence[Region]]) -> Transcripts:
         """Return the transcripts without the segments, or words, whose middle is in a region that is not scored."""
 
-        def is_kept(segment: Segment, regions: Sequence[Region]) -> bool:
-            middle = (segment.start + segment.end) / 2
-            return not any(region.start <= middle < region.end for region in regions)
-
-        kept = {
-            name: [segment for segment in own if is_kept(segment, ignored[name])]
-            for name, own in self.sessions.items()
-            if name in ignored and name not in self.untimed
-        }
+        kept: dict[str, Sequence[Segment]] = {}
+        for name in self.sessions.keys() & ignored.keys() - self.untimed:
+            starts, ends = zip(*sorted((region.start, region.end) for region in ignored[name]), strict=True)
+            ends_until = [0.0, *accumulate(ends, max)]  # of the first regions, whose number is the index
+            middles = [(segment.start + segment.end) / 2 for segment in self.sessions[name]]
+            kept[name] = [
+                segment
+                for segment, middle in zip(self.sessions[name], middles, strict=True)
+                if ends_until[bisect_right(starts, middle)] <= middle
+            ]
         return replace(self, sessions={**self.sessions, **kept}) if kept else self
 
 

@@ -358,6 +358,12 @@ def plant_modules(range_: Range) -> None:
     range_.count.tried += 1
     range_.expect(not (range_.folder / "MARK").exists(), "a module of the current folder was imported")
     range_.expect(range_.path("out/a.json").exists(), f"nothing was made: {done.stderr[-300:]!r}")
+    range_.path("sortk.py").unlink()  # `python -m sortk` runs it, whatever sortk does
+    command = [sys.executable, "-m", "sortk", "validate", "words"]
+    done = subprocess.run(command, cwd=range_.path(""), env=environment, check=False, capture_output=True, text=True)
+    range_.count.tried += 1
+    range_.expect(not (range_.folder / "MARK").exists(), "python -m sortk imported a module of the current folder")
+    range_.expect(done.returncode == 0, f"python -m sortk: {done.stderr[-300:]!r}")
 
 
 @attack("passwords of a database")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -25,6 +26,33 @@ def test_text_that_is_no_json_or_could_not_be_written_back(text: str, message: s
     with pytest.raises(FormatError) as caught:
         objects.decode(text, HERE, 5)
     assert str(caught.value).startswith(f"a.jsonl, line 5: {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".".join("a" * 20_000) + " = 1", "a key of more than 100 parts"),  # 1.6 GB if it is read
+        ("[" + " . ".join([r'"a\""'] * 20_000) + "]", "a key of more than 100 parts"),
+        ("x = {" + ".".join(["'a b'"] * 20_000) + " = 1}", "a key of more than 100 parts"),
+        ("# settings\n" * 110_000, "has more than 1000000 characters"),
+        (r"\"" * 400_000, "not valid TOML"),
+        ('"' * 400_000, "not valid TOML"),
+        ("x" * 400_000, "not valid TOML"),
+    ],
+)
+def test_settings_that_would_fill_the_memory(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    began = process_time()
+    with pytest.raises(FormatError, match=message):
+        objects.read_toml(path)
+    assert process_time() - began < 5
+
+
+def test_settings_with_long_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("a.b = '" + "x." * 99 + "'\n")
+    assert objects.read_toml(path) == {"a": {"b": "x." * 99}}
 
 
 def test_a_whole_surrogate_pair_is_a_character() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from time import process_time
 
 import pytest
 
 from sortk.edits import WordErrors
-from sortk.records import Segment
+from sortk.records import Region, Segment
 from sortk.scoring import wer as scoring_wer
 from sortk.scoring.wer import Metric, Transcripts, WerOptions, WerReport, as_json, format_report, score_words
 
@@ -250,6 +251,16 @@ def test_text() -> None:
         "c            0    0    1    0      inf        0        1  -=y",
         "OVERALL      6    0    1    3    66.67",
     ]
+
+
+def test_time_that_is_not_scored_of_many_segments() -> None:
+    n_segments = 20_000
+    spoken = Transcripts.of(Segment("s", "a", second, second + 0.5, "yes") for second in range(n_segments))
+    regions = [Region("s", second - 0.1, second + 0.4) for second in range(0, n_segments, 2)]
+    began = process_time()
+    kept = spoken.without({"s": [*regions[::-1], Region("s", 0.0, 3.0)], "t": regions})
+    assert process_time() - began < 5
+    assert [segment.start for segment in kept.sessions["s"]] == [float(second) for second in range(3, n_segments, 2)]
 
 
 def test_csv_is_the_table_alone() -> None:
