@@ -5,7 +5,6 @@ containers.py checks that a file is complete, and decodes what libsndfile cannot
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import os
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -175,21 +173,6 @@ def _unpack(given: Mapping[str, Any]) -> tuple[Any, int]:
         if samples in given and rate in given:
             return given[samples], int(given[rate])
     raise ValueError(f"a dict of audio has the keys waveform and sample_rate, got {', '.join(map(str, given))}")
-
-
-def import_torchaudio(purpose: str) -> ModuleType:
-    """Return torchaudio; ValueError in one sentence where it cannot be imported with the installed torch.
-
-    Only what can be left out may need it: diarize, transcribe, tune and score work without. That is why files are read
-    and resampled with soundfile and scipy, and why models/features.py computes the mel filters itself.
-    """
-    try:
-        return importlib.import_module("torchaudio")
-    except (ImportError, OSError, RuntimeError) as error:  # a library is missing, or built for another CUDA
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise ValueError(
-            f"{purpose} needs torchaudio, which cannot be imported ({reason}); install torch and torchaudio that fit"
-        ) from None
 
 
 def write_wav(path: Path, samples: Samples, sample_rate: int = SAMPLE_RATE) -> None:

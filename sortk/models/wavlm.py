@@ -72,8 +72,10 @@ def build_wavlm(options: WavlmOptions) -> Any:
     """Return torchaudio's module."""
     try:
         from torchaudio.models import wavlm_model  # noqa: PLC0415 - the only model that needs torchaudio
-    except (ImportError, OSError, RuntimeError) as error:
-        raise ValueError(f"WavLM needs torchaudio, which cannot be imported ({error})") from None
+    except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another CUDA than torch
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        how = "pip install 'sortk[wavlm]', with a torch that it fits"
+        raise ValueError(f"WavLM needs torchaudio, which cannot be imported ({reason}): {how}") from None
     return wavlm_model(
         extractor_mode="layer_norm" if options.large else "group_norm",
         extractor_conv_layer_config=[(options.channels, kernel, stride) for kernel, stride in CONVOLUTIONS],

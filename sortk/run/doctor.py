@@ -114,7 +114,7 @@ def _fail_to_load(package: str, module: str) -> str:
     try:
         import_module(module)
     except (ImportError, OSError, RuntimeError) as error:  # a library that is missing or does not fit
-        use = ", which only changed speeds and WavLM need" if package == "torchaudio" else ""
+        use = ", which only WavLM needs" if package == "torchaudio" else ""
         return f"{package} cannot be loaded ({type(error).__name__}){use}"
     return ""
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from sortk.formats import audio
 from sortk.formats.annotation import prefer_rttm, recorded_segments
-from sortk.formats.audio import import_torchaudio
 from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import SAMPLE_RATE, count_frames
 from sortk.prepare.librispeechmix import ListedMixtures
@@ -353,8 +352,6 @@ def check_data(data: TrainingData, phases: Sequence[PhaseOptions]) -> None:
             )
         if phase.simulated > 0 and (not data.speakers or data.simulate is None):
             raise ValueError(f"phase {phase.name!r} simulates on the fly, but there are no sources (--sources)")
-        if phase.simulated > 0 and any(speed != 1 for speed in phase.speeds):
-            import_torchaudio(f"phase {phase.name!r}, which plays its sources at {len(phase.speeds)} speeds,")
 
 
 def recorded_source(

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tones import tone
 
 from sortk.formats import audio
@@ -19,7 +21,6 @@ from sortk.prepare.render import (
     SessionPlan,
     SoundClip,
     SourceAudio,
-    _speed_filter,
     apply_codec,
     change_speed,
     find_clips,
@@ -207,10 +208,20 @@ def test_clips_are_those_of_the_manifest_or_all_files(tmp_path: Path) -> None:
         find_clips(tmp_path / "nowhere")
 
 
-def test_without_torchaudio_only_changed_speeds_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = np.zeros(1600, np.float32)
-    monkeypatch.setitem(sys.modules, "torchaudio", None)  # import_module then raises ImportError
-    _speed_filter.cache_clear()
-    assert change_speed(samples, 1.0) is samples
-    with pytest.raises(ValueError, match=r"changed speeds needs torchaudio, which cannot be imported \(.*\); install"):
-        change_speed(samples, 1.1)
+@pytest.mark.parametrize("speed", [0.9, 1.1, 0.95, 1.07, 2.0])
+def test_a_changed_speed_is_torchaudios_resampling(speed: float) -> None:
+    torchaudio = pytest.importorskip("torchaudio", exc_type=(ImportError, OSError, RuntimeError))
+    ratio = Fraction(speed).limit_denominator(100)
+    resample = torchaudio.transforms.Resample(ratio.numerator, ratio.denominator, lowpass_filter_width=10)
+    for n_samples in (1, 99, 16000):
+        samples = noise(n_samples, 0).astype(np.float32) / 32768
+        expected = resample(torch.from_numpy(samples)).numpy()
+        np.testing.assert_allclose(change_speed(samples, speed), expected, atol=1e-6)
+
+
+def test_a_changed_speed_needs_no_torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    seconds = np.arange(8000) / 16000
+    faster = change_speed(np.sin(2 * np.pi * 440 * seconds).astype(np.float32), 1.25)
+    assert len(faster) == 6400
+    np.testing.assert_allclose(faster[100:-100], np.sin(2 * np.pi * 550 * seconds[100:6300]), atol=1e-3)
