@@ -74,6 +74,8 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
         model, streaming = build_from(config, weights), _streaming_options(config)
         linking = read_options(LinkingOptions, config["linking"], "linking") if "linking" in config else None
         assert isinstance(model, DiarizerModel)
+        if streaming is not None:
+            streaming.check_cache(model.options.n_speakers)
         if linking is not None and model.rows_per_frame > 1:
             raise ValueError(f"has linking, which the model {config['model']!r} cannot use: its rows are not of 80 ms")
     except ValueError as error:

@@ -79,6 +79,12 @@ class StreamingOptions:
             if not least <= value <= MAX_SIZE:
                 raise ValueError(f"{name} must be from {least} to {MAX_SIZE}, got {value}")
 
+    def check_cache(self, n_speakers: int) -> None:
+        """Raise ValueError if the speaker cache has no frame for each speaker beside the silence."""
+        least = n_speakers * (1 + self.silence_per_speaker)
+        if self.cache < least:
+            raise ValueError(f"a cache of {self.cache} frames is too small for {n_speakers} speakers: give {least}")
+
     @property
     def latency_seconds(self) -> float:
         """Return how long a frame waits, at most, until its step can run."""

@@ -384,7 +384,10 @@ def convert_parakeet(config: Mapping[str, Any]) -> dict[str, Any]:
         Section(config, "aux_ctc")
         head = Section({"aux_ctc.decoder": config["aux_ctc"].get("decoder")}, "aux_ctc.decoder")
     if head is not None:
-        n_tokens = _ctc_tokens(head, encoder.d_model)
+        n_ctc = _ctc_tokens(head, encoder.d_model)
+        if transducer is not None and n_ctc != n_tokens:
+            raise ValueError(f"{head.name}.num_classes is {n_ctc}, but joint.num_classes is {n_tokens}")
+        n_tokens = n_ctc
     options = ParakeetOptions(n_tokens, features, encoder, transducer, ctc=head is not None)
     return {"model": "parakeet", "options": options.to_json()}
 

@@ -73,6 +73,8 @@ class NemotronOptions(ModelOptions):
             raise ValueError(f"d_model {self.d_model} must be a multiple of twice n_heads {self.n_heads}")
         if not self.rope_base > 1:
             raise ValueError(f"rope_base must be above 1, got {self.rope_base}")
+        for steps in (self.offline, self.streaming):
+            steps.check_cache(self.n_speakers)
 
 
 def rotary_angles(n_frames: int, d_k: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

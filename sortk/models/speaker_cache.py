@@ -51,10 +51,7 @@ class StreamingStep:
     """A diarizer that takes one step at a time; what it remembers is in a state that is handed on."""
 
     def __init__(self, model: StreamableDiarizer, options: StreamingOptions) -> None:
-        n_speakers = model.options.n_speakers
-        least = n_speakers * (1 + options.silence_per_speaker)
-        if options.cache < least:
-            raise ValueError(f"a cache of {options.cache} frames is too small for {n_speakers} speakers: give {least}")
+        options.check_cache(model.options.n_speakers)
         self.model, self.options = model, options
 
     def start(self, batch: int = 1) -> StreamingState:

@@ -374,6 +374,7 @@ def test_damaged_folders(tmp_path: Path, change: Change, fault: str) -> None:
         ("encoder.novelty", 1, "encoder.novelty is 1; sortk does not know"),
         ("preprocessor.features", 10**9, "preprocessor.features is 1000000000"),
         ("sortformer_modules.use_learnable_sil_emb", False, "use_learnable_sil_emb is False"),
+        ("sortformer_modules.spkcache_len", 3, "model.nemo: a cache of 3 frames is too small for 8 speakers: give 16"),
         ("high_resolution", False, "model.high_resolution is False"),
     ],
 )

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from nemo_models import random_sortformer
+from nemo_models import random_sortformer, sortformer_config, sortformer_tensors, write_nemo
 from torch import Tensor
 
+from sortk.formats.files import FormatError
 from sortk.inference.diarize import DiarizeOptions, load
 from sortk.inference.load import load_diarizer
 from sortk.inference.streaming import Stream
@@ -255,6 +256,15 @@ def test_eight_speakers_in_steps_are_nvidias(name: str, options: StreamingOption
     with np.load(EIGHT / "tiny_sortformer_8spk.npz") as arrays:
         expected = torch.from_numpy(arrays[f"d_60_streaming_{name}"])
     torch.testing.assert_close(run(loaded.model, options, samples)[0], expected, atol=1e-4, rtol=0)
+
+
+def test_a_model_whose_cache_is_too_small_is_not_loaded(tmp_path: Path) -> None:
+    model = random_sortformer(replace(SMALL, n_speakers=5))
+    config = sortformer_config(model.options, streaming=True)
+    config["sortformer_modules"]["spkcache_len"] = 19
+    path = write_nemo(tmp_path / "model.nemo", config, sortformer_tensors(model))
+    with pytest.raises(FormatError, match=r"model.nemo: a cache of 19 frames is too small for 5 speakers: give 20"):
+        load_diarizer(path)
 
 
 @pytest.mark.parametrize("n_speakers", [5, 8])

@@ -188,6 +188,7 @@ def test_a_joint_network_without_dropout_has_its_last_layer_one_place_earlier() 
     [
         ("joint.num_extra_outputs", 3, "joint.num_extra_outputs is 3, but there are 4 durations"),
         ("joint.jointnet.activation", "tanh", "joint.jointnet.activation is 'tanh'; sortk supports 'relu' only"),
+        ("joint.num_classes", 12, "aux_ctc.decoder.num_classes is 11, but joint.num_classes is 12"),
         ("joint.num_classes", 10**9, "joint.num_classes is 1000000000, not a whole number from 1 to 65536"),
         ("decoder.prednet.pred_rnn_layers", 40000, "n_layers is 40000, but there are only"),
         ("decoder.prednet.pred_hidden", -1, "decoder.prednet.pred_hidden is -1"),
