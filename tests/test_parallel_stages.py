@@ -21,7 +21,7 @@ from tiny_recipe import STAGES, sortk
 from sortk.run import parallel_stages
 from sortk.run.experiment import Experiment
 from sortk.run.parallel_stages import Step, find_gpus, find_slots, list_steps, run_side_by_side
-from sortk.run.tables import plan_tables
+from sortk.run.tables import TablesRequest, plan_tables
 
 RECIPE = (
     STAGES
@@ -80,7 +80,7 @@ class Ended:
 
 
 def test_a_stage_waits_for_its_inputs_and_not_for_others(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = list_steps(plan_tables(str(recipe), recipe / "nothing yet", []).experiments)
+    steps = list_steps(plan_tables(TablesRequest(str(recipe), recipe / "nothing yet")).experiments)
     assert [step.stage.number for step in steps] == [0, 1, 2, 3, 4, 5, 5, 7, 7, 8, 8]
     rounds: list[list[int]] = [[]]
     done: list[Step] = []

@@ -28,7 +28,7 @@ from sortk.inference.pieces import Piece
 from sortk.inference.transcribe import MsAsrTranscriber, load_transcriber
 from sortk.recipe import find_recipe, load_recipe, shipped_recipes
 from sortk.records import Segment
-from sortk.run.tables import plan_tables, write_tables
+from sortk.run.tables import TablesRequest, plan_tables, write_tables
 from sortk.stages import STAGES
 from sortk.training.options import AsrPhaseOptions, BatchLimit
 
@@ -175,7 +175,7 @@ def test_callhome(tmp_path: Path) -> None:
 
 
 def test_voices(tmp_path: Path) -> None:
-    plan = plan_tables("voices", tmp_path, [], "debug")
+    plan = plan_tables(TablesRequest("voices", tmp_path, variant="debug"))
     assert not plan.notes and len(plan.experiments) == 42  # 14 rows, three seeds each
     rows = [row for row in plan.rows if row.variant in ("debug+pil+seed1", "debug+flat")]
     text = write_tables(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_recipe import STAGES, sortk
 
 from sortk.run.experiment import Experiment
-from sortk.run.tables import place_results, plan_tables, write_tables
+from sortk.run.tables import TablesRequest, list_first, place_results, plan_tables, write_tables
 
 RECIPE = (
     STAGES
@@ -38,10 +39,10 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> None:
     exp = recipe / "exp"
-    command = ("tables", "--recipe", recipe, "--exp", exp)
+    command = ("tables", "--recipe", recipe, "--exp", exp, "--set", "tables.runtime=tiny")
     planned = sortk(*command, "--dry-run").stdout
     assert planned.count("would run") == 16 and "pil: stage 5 (train-diar): would run" in planned
-    plan = plan_tables(str(recipe), exp, [])
+    plan = plan_tables(TablesRequest(str(recipe), exp))
     assert [experiment.variant for experiment in plan.experiments] == ["pil", ""]
     ran = []
 
@@ -61,16 +62,45 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> N
     assert result.stdout == text
     for name in ("Sortformer-PIL", "Sortformer-Hybrid-Loss"):  # in Table 1, and in that of the order of arrival
         assert [text.count(f"| {name} | {what}") for what in ("none |", "tuned |", "")] == [1, 1, 3]
+    assert "| a training step with the hybrid loss, relative to PIL | " in text and "| +2.26 |" in text
     assert "## Left out" in text and "paper: CH109" in text and "cores" in text
-    assert sortk(*command).stderr.count("skipped") == 16
+    assert "2 runs are stored in" in sortk(*command).stderr
     same = sortk("status", "--recipe", recipe, "--exp", exp, "--variant", "same").stdout
     assert same.count(" done ") == 8  # a variant with the settings of another has its stages
-    shutil.rmtree(exp / "variant-pil" / "08-score")
+    # What is stored is enough, without the experiment; another setting is measured anew.
+    shutil.rmtree(exp)
+    again = sortk(*command)
+    assert again.exit_code == 0 and not exp.exists() and "skipped" not in again.stderr
+    assert again.stdout.partition("## Runs")[0] == text.partition("## Runs")[0]
+    other = sortk(*command, "--set", "train_diar.alpha=0.25", "--dry-run").stdout
+    assert "stage 5 (train-diar): would run" in other
+    stored = recipe / "results" / "pil.json"
+    for damaged, why in (("{", "is damaged"), ("[]", "is not a file of results")):
+        stored.write_text(damaged, encoding="utf-8")
+        result = sortk(*command)
+        assert result.exit_code == 1 and f"pil.json {why}" in result.stderr and "remove it" in result.stderr
+    stored.unlink()
     result = sortk(*command, "--finished", "--out", recipe / "part.md")
     part = (recipe / "part.md").read_text(encoding="utf-8")
     assert result.exit_code == 0 and part == result.stdout and "| Sortformer-Hybrid-Loss | tuned |" in part
     assert "| Sortformer-PIL |" not in part and "Sortformer-PIL (pil): not measured yet" in part
-    assert not (exp / "variant-pil" / "08-score").exists()
+    assert not exp.exists()
+
+
+def test_one_table_and_what_it_needs_first(recipe: Path) -> None:
+    rows = '[tables.table2]\n1 = ["large+same", "other"]\n[tables.first]\ntable2 = ["large"]\n'
+    text = RECIPE + rows + "[variants.large]\nseed = 5\n"
+    (recipe / "recipe.toml").write_text(text, encoding="utf-8")
+    request = TablesRequest(str(recipe), recipe / "exp")
+    assert [experiment.variant for experiment in list_first(request)] == ["large"]
+    assert list_first(replace(request, tables=["table1"])) == []
+    plan = plan_tables(replace(request, tables=["table1"]))
+    assert {row.table for row in plan.rows} == {"table1"}
+    # The first run of every row comes before the second of any.
+    assert [experiment.variant for experiment in plan_tables(request).experiments] == ["pil", "", "large+same", "other"]
+    (recipe / "recipe.toml").write_text(text.replace("table2 = [", "table4 = ["), encoding="utf-8")
+    result = sortk("tables", "--recipe", recipe)
+    assert result.exit_code == 1 and "first must name table1, table2 or table3, got 'table4'" in result.stderr
 
 
 def test_nothing_is_finished(recipe: Path) -> None:
@@ -85,7 +115,7 @@ def test_nothing_is_finished(recipe: Path) -> None:
 
 def test_results_of_a_variant_are_not_those_of_the_recipe(recipe: Path) -> None:
     exp = recipe / "exp"
-    plan = plan_tables(str(recipe), exp, [], "other")
+    plan = plan_tables(TablesRequest(str(recipe), exp, variant="other"))
     assert [experiment.variant for experiment in plan.experiments] == ["other+pil", "other"]
     assert place_results(str(recipe), exp, "other") == exp / "variant-other" / "RESULTS.md"
     assert place_results(str(recipe), exp, "") == recipe / "RESULTS.md"

@@ -126,15 +126,33 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
     """Measure the paper's Tables 1 to 3 on a recipe.
 
     Runs what is missing of the variants that the recipe names in [tables], and writes RESULTS.md. What variants have in
-    common is run once. After a stop, the same command continues. The paper's own numbers stand beside the measured
-    ones. With --nj, models train side by side, one on each GPU; without a GPU, they share the cores.
+    common is run once. After a stop, the same command continues. The scores of each run are also stored in results/,
+    beside RESULTS.md, and a run with the same settings is not repeated, even on another machine; remove results/ to
+    measure everything again. The paper's own numbers stand beside the measured ones. With --nj, models train side by
+    side, one on each GPU; without a GPU, they share the cores.
 
     Example: sortk tables --recipe audiomnist --set prepare.corpus_dir=/data/AudioMNIST
     """
-    from sortk.run.tables import TABLES, keep_finished, list_first, place_results, plan_tables, write_tables
+    from sortk.run.tables import (
+        TABLES,
+        TablesRequest,
+        keep_finished,
+        list_first,
+        place_results,
+        plan_tables,
+        write_tables,
+    )
 
     chosen = _Chosen(**common)
-    only = (f"table{table}",) if table else TABLES
+    results = place_results(chosen.recipe, chosen.exp, chosen.variant)
+    request = TablesRequest(
+        chosen.recipe,
+        chosen.exp,
+        chosen.overrides,
+        chosen.variant,
+        tables=(f"table{table}",) if table else TABLES,
+        store=results.with_name(results.name.replace("RESULTS.md", "results")),
+    )
 
     def run_all(experiment: Experiment) -> None:
         if finished:
@@ -145,9 +163,9 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
     if not chosen.dry_run:
-        for experiment in list_first(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant, only):
+        for experiment in list_first(request):
             run_all(experiment)
-    plan = plan_tables(chosen.recipe, chosen.exp, chosen.overrides, chosen.variant, only)
+    plan = plan_tables(request)
     if chosen.dry_run:
         for experiment in plan.experiments:
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
@@ -157,7 +175,7 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
         plan = keep_finished(plan)
     elif not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
-    written = write_tables(plan, out or place_results(chosen.recipe, chosen.exp, chosen.variant), run_all)
+    written = write_tables(plan, out or results, run_all)
     click.echo(written, nl=False)
 
 

@@ -1,29 +1,45 @@
 """`sortk tables`: runs what is missing of the variants in a recipe's [tables], and writes RESULTS.md.
 
-It is made of stages, so it can be stopped and resumed, and variants share all stages that they have in common.
+It is made of stages, so it can be stopped and resumed, and variants share all stages that they have in common. The
+scores of every run are also stored in results/, beside RESULTS.md: a table of many trainings can be continued on
+another machine, without the experiment.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import logging
 import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sortk.formats import manifest
 from sortk.formats.files import atomic_text, own_path
 from sortk.recipe import find_recipe, load_recipe
 from sortk.run.experiment import Experiment
-from sortk.run.folders import find_commit
+from sortk.run.folders import find_commit, settings_of
 from sortk.run.stage import Stage
 from sortk.scoring.evaluate import evaluate_rttm, evaluate_words
 from sortk.scoring.intervals import DerOptions
-from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
+from sortk.scoring.paper_tables import (
+    Measured,
+    PaperTables,
+    RuntimeFigures,
+    format_tables,
+    read_measured,
+    read_runtime,
+    read_scores,
+    summarize,
+    write_measured,
+    write_runtime,
+)
 from sortk.scoring.results import DerResult, Results, WerResult, as_json
 from sortk.scoring.wer import Style, WerOptions
 from sortk.stages import find_stage, open_experiment, sets_of
@@ -35,23 +51,62 @@ TABLES = ("table1", "table2", "table3")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of one of the tables, and how it is measured."""
+    """A run of a row of one of the tables, and how it is measured."""
 
     table: str
     name: str
     experiment: Experiment  # which is run and scored; of a row from files, whose test sets are scored
     files: Path | None = None  # another system's RTTM, or transcripts
     run: int = 0  # of several runs that differ by their seed
+    first: Sequence[Experiment] = ()  # the runs of the table from whose models others may start
+    store: Path | None = None  # the folder of what is measured, also on other machines
 
     @property
     def variant(self) -> str:
         return self.experiment.variant
 
     @property
+    def is_scored(self) -> bool:
+        """Whether stage 8 is done here."""
+        return self.files is None and self.experiment.status(find_stage("score")).state == "done"
+
+    @property
+    def stored_at(self) -> Path | None:
+        return self.store / f"{self.variant or 'recipe'}.json" if self.store and self.files is None else None
+
+    @functools.cached_property
+    def stored(self) -> Measured | None:
+        """What was measured with the present settings, on this machine or on another."""
+        return read_measured(self.stored_at, self.name, self.variant, self.settings_key) if self.stored_at else None
+
+    @functools.cached_property
+    def settings_key(self) -> str:
+        """A hash of all settings of the run, and of those that its table makes first.
+
+        It does not depend on where the corpora are, nor on their content: a recipe means one corpus.
+        """
+        settings = []
+        for experiment in (self.experiment, *self.first):
+            tables = {table for stage in experiment.stages for table in stage.tables}
+            options = {table: settings_of(getattr(experiment.recipe, table)) for table in sorted(tables)}
+            revisions = [stage.revision for stage in experiment.stages]
+            settings.append([experiment.recipe.seed, revisions, _without_folders(options)])
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
     def reference_stages(self) -> list[Stage]:
         """The stages that make what files are scored against."""
         last = find_stage("simulate" if self.table == "table1" else "sst")
         return self.experiment.stages[: last.number + 1]
+
+
+def _without_folders(settings: Any) -> Any:
+    """Return the settings without those that name a folder, such as corpora_dir."""
+    if isinstance(settings, list):
+        return [_without_folders(item) for item in settings]
+    if isinstance(settings, dict):
+        return {key: _without_folders(item) for key, item in settings.items() if not key.endswith("_dir")}
+    return settings
 
 
 @dataclass(frozen=True)
@@ -63,89 +118,119 @@ class TablesPlan:
     notes: Sequence[str]
     overrides: Sequence[str] = ()
     about: str = ""
+    runtime: Literal["", "tiny", "base"] = ""  # size of the models whose run time is measured; empty: not
+    stored_runtime: Path | None = None
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Each variant that is trained and scored, once: the first run of every row, then the second runs, ...
+        """Each variant that is to be trained and scored, once: the first run of every row, then the second runs, ...
 
         So a command that is stopped early has something in every row.
         """
-        trained = sorted((row for row in self.rows if row.files is None), key=lambda row: row.run)
-        return list({row.variant: row.experiment for row in trained}.values())
+        missing = sorted((row for row in self.rows if row.files is None and not row.stored), key=lambda row: row.run)
+        return list({row.variant: row.experiment for row in missing}.values())
 
 
-def list_first(
-    recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "", tables: Collection[str] = TABLES
-) -> list[Experiment]:
-    """Return the variants that have to be run before `plan_tables`: rows start from their models."""
-    first = load_recipe(recipe, overrides, variant).tables.first
-    names = [name for table, names in first.items() if table in tables for name in names]
-    return [open_experiment(recipe, exp, overrides, "+".join(filter(None, (variant, name)))) for name in names]
+@dataclass(frozen=True)
+class TablesRequest:
+    """Which tables of a recipe are wanted; with a variant, such as debug, those of the rows go on top of it."""
+
+    recipe: str
+    exp: Path | None = None
+    overrides: Sequence[str] = ()
+    variant: str = ""
+    tables: Collection[str] = TABLES
+    store: Path | None = None
+
+    def open(self, variant: str) -> Experiment:
+        stacked = "+".join(filter(None, (self.variant, variant)))
+        return open_experiment(self.recipe, self.exp, self.overrides, stacked)
+
+    def list_rows(self, notes: list[str]) -> Iterator[Row]:
+        """Yield every run that the recipe names, whether or not its files exist; note which ones make no sense."""
+        options = load_recipe(self.recipe, self.overrides, self.variant).tables
+        for table, named in options.rows.items():
+            if table not in self.tables:
+                continue
+            first = [self.open(variant) for variant in options.first.get(table, ())]
+            for name, given in named.items():
+                files = Path(given.rttm or given.words) if given.rttm or given.words else None
+                for run, variant in enumerate(given.variants or ("",)):
+                    try:
+                        yield Row(table, name, self.open(variant), files, run, first, self.store)
+                    except ValueError as error:
+                        if not self.variant:
+                            raise
+                        why = str(error).removeprefix(f"{find_recipe(self.recipe)}: ")
+                        notes.append(f"{name}: makes no sense on top of {self.variant} ({why})")
 
 
-def plan_tables(
-    recipe: str, exp: Path | None, overrides: Sequence[str], variant: str = "", tables: Collection[str] = TABLES
-) -> TablesPlan:
-    """Return the rows that the recipe names; with a variant, such as debug, those of the table go on top of it."""
-    base = load_recipe(recipe, overrides, variant)
-    rows, notes = [], []
-    for table, named in base.tables.rows.items():
-        if table not in tables:
-            continue
-        for name, given in named.items():
-            files = Path(given.rttm or given.words) if given.rttm or given.words else None
-            for run, row_variant in enumerate(given.variants or ("",)):
-                stacked = "+".join(filter(None, (variant, row_variant)))
-                try:
-                    experiment = open_experiment(recipe, exp, overrides, stacked)
-                    if files is None:
-                        experiment.check_files(experiment.stages)
-                    elif not files.exists():
-                        raise FileNotFoundError(f"{files}: no such file or folder")
-                except FileNotFoundError as error:
-                    notes.append(f"{name}: {error}")
-                except ValueError as error:
-                    if not variant:
-                        raise
-                    why = str(error).removeprefix(f"{find_recipe(recipe)}: ")
-                    notes.append(f"{name}: makes no sense on top of {variant} ({why})")
-                else:
-                    rows.append(Row(table, name, experiment, files, run))
+def list_first(request: TablesRequest) -> list[Experiment]:
+    """Return the variants that have to be run before `plan_tables`: rows that are not stored start from them."""
+    missing = [row for row in request.list_rows([]) if row.files is None and not row.stored]
+    return list({experiment.variant: experiment for row in missing for experiment in row.first}.values())
+
+
+def plan_tables(request: TablesRequest) -> TablesPlan:
+    """Return the rows that can be measured."""
+    base = load_recipe(request.recipe, request.overrides, request.variant)
+    rows: list[Row] = []
+    notes: list[str] = []
+    for row in request.list_rows(notes):
+        try:
+            if row.files is None and not row.stored:
+                row.experiment.check_files(row.experiment.stages)
+            if row.files is not None and not row.files.exists():
+                raise FileNotFoundError(f"{row.files}: no such file or folder")
+        except FileNotFoundError as error:
+            notes.append(f"{row.name}: {error}")
+        else:
+            rows.append(row)
     if not rows and not notes:
-        raise ValueError(f"{find_recipe(recipe)}: names no rows of the paper's tables: [tables.table1], ...")
+        raise ValueError(f"{find_recipe(request.recipe)}: names no rows of the paper's tables: [tables.table1], ...")
     if not rows:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
-    return TablesPlan(base.name, rows, notes, overrides, base.tables.about)
+    options = base.tables
+    runtime = request.store / "runtime.json" if request.store else None
+    return TablesPlan(base.name, rows, notes, request.overrides, options.about, options.runtime, runtime)
 
 
 def keep_finished(plan: TablesPlan) -> TablesPlan:
     """Return the plan with the rows that can be written as they are, and a note about each other one."""
     rows, notes = [], [*plan.notes]
     for row in plan.rows:
-        needed = [find_stage("score")] if row.files is None else row.reference_stages
-        if all(row.experiment.status(stage).state == "done" for stage in needed):
+        is_ready = row.files is not None and all(
+            row.experiment.status(stage).state == "done" for stage in row.reference_stages
+        )
+        if is_ready or row.stored or row.is_scored:
             rows.append(row)
         else:
             notes.append(f"{row.name} ({row.variant or 'the recipe itself'}): not measured yet")
     if not rows:
         raise ValueError("no row of the tables is finished; run `sortk tables` without --finished")
-    return replace(plan, rows=rows, notes=notes)
+    runtime = plan.runtime if plan.stored_runtime and plan.stored_runtime.exists() else ""
+    return replace(plan, rows=rows, notes=notes, runtime=runtime)
 
 
 def write_tables(plan: TablesPlan, out: Path, run_all: Callable[[Experiment], None]) -> str:
     """Run all variants by `run_all`, which leaves them scored, and write the tables; return their text."""
     for note in plan.notes:
         log.warning("left out: %s", note)
-    for number, experiment in enumerate(plan.experiments, start=1):
-        log.info("variant %d of %d: %s", number, len(plan.experiments), experiment.variant or "the recipe itself")
+    missing = plan.experiments
+    if stored := {row.stored_at for row in plan.rows if row.stored_at and row.stored}:
+        log.info("%d runs are stored in %s", len(stored), next(iter(stored)).parent)
+    for number, experiment in enumerate(missing, start=1):
+        log.info("variant %d of %d: %s", number, len(missing), experiment.variant or "the recipe itself")
         run_all(experiment)
-    tables = {
-        table: [_measure(row, plan) for row in plan.rows if row.table == table]
-        for table in TABLES
-    }
+        for row in plan.rows:
+            if row.variant == experiment.variant:
+                _measure(row, plan)
+    tables = {table: [_measure(row, plan) for row in plan.rows if row.table == table] for table in TABLES}
     date = time.strftime("%Y-%m-%d")
     text = format_tables(
-        PaperTables(plan.recipe, find_commit(), date, describe_machine(), tables, plan.notes, plan.about)
+        PaperTables(
+            plan.recipe, find_commit(), date, describe_machine(), tables, plan.notes, plan.about, _find_runtime(plan)
+        )
     )
     with atomic_text(out) as file:
         file.write(text)
@@ -153,14 +238,32 @@ def write_tables(plan: TablesPlan, out: Path, run_all: Callable[[Experiment], No
     return text
 
 
+def _find_runtime(plan: TablesPlan) -> RuntimeFigures:
+    """Return the figures about run time that are stored; or measure and store them, if the recipe wants them."""
+    if not plan.runtime:
+        return ()
+    if plan.stored_runtime and plan.stored_runtime.exists():
+        return read_runtime(plan.stored_runtime)
+    from sortk.training.runtime import measure_runtime  # noqa: PLC0415 - imports torch, which is slow
+
+    figures = measure_runtime(plan.runtime)
+    if plan.stored_runtime:
+        plan.stored_runtime.parent.mkdir(exist_ok=True)
+        write_runtime(plan.stored_runtime, figures)
+    return figures
+
+
 def _measure(row: Row, plan: TablesPlan) -> Measured:
+    """Return the scores of a run, and store them; or those that are stored, if it was not run here."""
     experiment, recipe = row.experiment, row.experiment.recipe
     if row.files is not None:
         return Measured(row.name, row.variant, _score_files(row, row.files), is_from_files=True)
+    if row.stored and not row.is_scored:
+        return row.stored
     scores = read_scores(experiment.folder(find_stage("score")).final / "scores.json")
     times = {stage.name: experiment.status(stage).seconds for stage in experiment.stages}
     trained = (recipe.train_diar, recipe.train_asr) if recipe.asr else (recipe.train_diar,)
-    return Measured(
+    measured = Measured(
         row.name,
         row.variant,
         scores,
@@ -169,6 +272,10 @@ def _measure(row: Row, plan: TablesPlan) -> Measured:
         audio_hours=tuple(options.audio_hours for options in trained),
         command=describe_command(plan, row.variant),
     )
+    if row.stored_at:
+        row.stored_at.parent.mkdir(exist_ok=True)
+        write_measured(row.stored_at, measured, row.settings_key)
+    return measured
 
 
 def describe_command(plan: TablesPlan, variant: str) -> str:
@@ -198,7 +305,7 @@ def _score_files(row: Row, files: Path) -> dict[str, Any]:
             samples = manifest.read(folders["sst"] / "scored" / f"{name}.jsonl")
             style: Style = "librispeechmix" if recipe.score.mixtures else "sorted"
             wer += evaluate_words(files, row.name, name, samples, WerOptions(recipe.score.normalizer, style=style))
-    return as_json(Results(recipe.name, "", "", der=der, wer=wer))
+    return summarize(as_json(Results(recipe.name, "", "", der=der, wer=wer)))
 
 
 def place_results(recipe: str, exp: Path | None, variant: str) -> Path:

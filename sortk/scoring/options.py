@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from sortk.formats.files import quote
 from sortk.options import Options, option
 from sortk.scoring.normalizers import NormalizerName
 
@@ -56,9 +57,10 @@ class TableOptions(Options):
     table1: dict[str, RowOptions] = option(default_factory=dict)
     table2: dict[str, RowOptions] = option(default_factory=dict)  # who said what: WER and cpWER
     table3: dict[str, RowOptions] = option(default_factory=dict)  # the same in mixtures: LibriSpeechMix's WER
-    # For a table: variants that are run before its rows, because rows start from their models (`init` names the folder).
-    first: dict[Literal["table1", "table2", "table3"], tuple[str, ...]] = option(default_factory=dict)
+    # For a table: variants that are run before its rows, which start from their models (`init` names the folder).
+    first: dict[str, tuple[str, ...]] = option(default_factory=dict)
     about: str = ""  # what the results show and what they do not, for RESULTS.md
+    runtime: Literal["", "tiny", "base"] = ""  # size of models whose run time is compared with the paper's; empty: not
 
     @property
     def rows(self) -> dict[str, dict[str, RowOptions]]:
@@ -67,6 +69,8 @@ class TableOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for table in self.first.keys() - self.rows.keys():
+            raise ValueError(f"first must name table1, table2 or table3, got {quote(table)}")
         for name, row in self.table1.items():
             if row.words:
                 raise ValueError(f"table1: {name}: Table 1 shows who speaks when; give rttm, not words")

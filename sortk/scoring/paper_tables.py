@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sortk.formats.files import atomic_text
 from sortk.scoring.compare import SessionCounts, bootstrap, compare
 from sortk.scoring.results import ARRIVAL_COLUMNS, ARRIVAL_NOTE, METRICS, NOT_MEASURED, arrival_cells
 from sortk.scoring.tables import format_table, percent
@@ -83,8 +84,18 @@ SIGNIFICANT = 0.05
 MARK = "\\*"  # in Markdown, a star
 MARK_NOTE = f"- {MARK} differs from the best of its column (paired bootstrap over sessions, p < {SIGNIFICANT:g})"
 
+RUNTIME_NOTE = (
+    "Measured on one core with random weights: a training step on one sample of 90 s, of which the losses were timed "
+    "by themselves; and transcription of a batch of 4 clips of 12 s. The paper gives the time of an epoch on 64 GPUs, "
+    "and that of batches of 100 on one GPU, which can run the diarizer beside the ASR; a core runs one after the other."
+)
+
 ScoreEntry = Mapping[str, Any]
 """Of scores.json: one system on one test set, with one postprocessing."""
+
+
+RuntimeFigures = Sequence[tuple[str, float, float]]
+"""What takes longer; by how many per cent, as measured; and in the paper."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ class Measured:
 
     name: str  # of the row, as the paper has it
     variant: str
-    scores: Mapping[str, Any]  # scores.json of stage 8
+    scores: Mapping[str, Any]  # scores.json of stage 8, see `summarize`
     seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage, shared ones included
     is_from_files: bool = False  # another system's output, which was only scored here
     seeds: tuple[int, ...] = ()  # of the diarizer and, if there is one, of the ASR
@@ -112,17 +123,82 @@ class PaperTables:
     tables: Mapping[str, Sequence[Measured]]  # table1, table2, table3; those of one name are one row
     notes: Sequence[str] = ()
     about: str = ""
+    runtime: RuntimeFigures = ()
 
 
 def read_scores(path: Path) -> dict[str, Any]:
-    """Read the scores.json of stage 8."""
+    """Read the scores.json of stage 8, summarized."""
+    return summarize(_read_object(path, {"der", "wer", "commit", "date"}, "run stage 8 again"))
+
+
+def summarize(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tables need of the scores: of each session, how much is wrong and how much is scored."""
+    parts = {"der": ([f"{part}_seconds" for part in DER_PARTS], "scored_seconds"), "wer": (["errors"], "words")}
+    summary: dict[str, Any] = {"commit": scores["commit"], "date": scores["date"]}
+    for kind, (wrong, scored) in parts.items():
+        summary[kind] = []
+        for entry in scores[kind]:
+            sessions = [counts for _, counts in sorted(entry.get("sessions", {}).items())]
+            counts = {
+                "wrong": [round(sum(session[part] for part in wrong), 3) for session in sessions],
+                "scored": [round(session[scored], 3) for session in sessions],
+            }
+            summary[kind].append({**entry, "sessions": counts})
+    return summary
+
+
+def _read_object(path: Path, keys: set[str], remedy: str) -> dict[str, Any]:
     try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); run stage 8 again") from None
-    if not isinstance(scores, dict) or not {"der", "wer", "commit", "date"} <= scores.keys():
-        raise ValueError(f"{path} is not what stage 8 writes; run stage 8 again")
-    return scores
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {remedy}") from None
+    if not isinstance(content, dict) or not keys <= content.keys():
+        raise ValueError(f"{path} is not a file of results; {remedy}")
+    return content
+
+
+def write_measured(path: Path, measured: Measured, key: str) -> None:
+    """Store a run, with the key of its settings, so that it need not be trained again on another machine."""
+    content = {
+        "key": key,
+        "scores": measured.scores,
+        "seconds": {stage: round(seconds, 1) for stage, seconds in measured.seconds.items()},
+        "seeds": measured.seeds,
+        "audio_hours": measured.audio_hours,
+        "command": measured.command,
+    }
+    with atomic_text(path) as file:
+        json.dump(content, file, separators=(",", ":"))
+        file.write("\n")
+
+
+def write_runtime(path: Path, figures: RuntimeFigures) -> None:
+    with atomic_text(path) as file:
+        json.dump({"figures": figures}, file)
+        file.write("\n")
+
+
+def read_runtime(path: Path) -> RuntimeFigures:
+    figures = _read_object(path, {"figures"}, "remove it")["figures"]
+    return [(str(what), float(measured), float(paper)) for what, measured, paper in figures]
+
+
+def read_measured(path: Path, name: str, variant: str, key: str) -> Measured | None:
+    """Return a stored run; None if there is none, or if it was measured with other settings."""
+    if not path.exists():
+        return None
+    content = _read_object(path, {"key", "scores", "seconds", "seeds", "audio_hours", "command"}, "remove it")
+    if content["key"] != key:
+        return None
+    return Measured(
+        name,
+        variant,
+        content["scores"],
+        content["seconds"],
+        seeds=tuple(content["seeds"]),
+        audio_hours=tuple(content["audio_hours"]),
+        command=content["command"],
+    )
 
 
 def format_tables(page: PaperTables) -> str:
@@ -136,6 +212,9 @@ def format_tables(page: PaperTables) -> str:
         if rows:
             parts += [f"## {TITLES[table]}", *(_format_der(rows) if table == "table1" else _format_wer(rows, table))]
     parts += _format_arrival(page.tables.get("table1", ()))
+    if page.runtime:
+        lines = [[what, f"{measured:+.2f}", f"{paper:+.2f}"] for what, measured, paper in page.runtime]
+        parts += ["## Run time (%)", RUNTIME_NOTE, format_table(["what", "measured", f"{PAPER}GPUs"], lines, "md")]
     parts += ["## What this shows, and what it does not", page.about] if page.about else []
     parts += ["## Runs", *_format_runs(page)]
     if page.notes:
@@ -176,9 +255,11 @@ def _count_seconds(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, Sess
 
 
 def _sum_runs(runs: Sequence[ScoreEntry]) -> SessionCounts:
-    sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
-    wrong = [sum(run[f"{part}_seconds"] for run in own for part in DER_PARTS) for own in sessions]
-    return SessionCounts(wrong, [sum(run["scored_seconds"] for run in own) for own in sessions])
+    """Return what is wrong and what is scored in all runs, by session."""
+    wrong, scored = (
+        [sum(own) for own in zip(*(run["sessions"][what] for run in runs), strict=True)] for what in ("wrong", "scored")
+    )
+    return SessionCounts(wrong, scored)
 
 
 def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, SessionCounts]]) -> bool:
@@ -248,7 +329,7 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
             by_column.setdefault(f"{entry['test_set']} {METRICS[entry['settings']['metric']]}", []).append(entry)
     cells = {name: _wer_cells(by_column) for name, by_column in measured.items()}
     counts = {
-        name: {column: _sum_words(runs) for column, runs in by_column.items() if _has_rate(runs[0])}
+        name: {column: _sum_runs(runs) for column, runs in by_column.items() if _has_rate(runs[0])}
         for name, by_column in measured.items()
     }
     has_marks = _mark_worse(cells, counts)
@@ -285,20 +366,12 @@ def _wer_cells(by_column: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, str]:
                 f"{test_set} {n} spk {name}": _mean([run["by_speakers"].get(n, {}).get(metric) for run in runs])
                 for n in numbers
             }
-        counts = _sum_words(runs)
+        counts = _sum_runs(runs)
         if interval := bootstrap(counts.wrong, counts.scored):
             cells[f"{column} 95 %"] = " to ".join(map(percent, interval))
         if len(runs) > 1:
             cells[f"{column} each run"] = ", ".join(_mean([rate]) for rate in rates)
     return cells
-
-
-def _sum_words(runs: Sequence[ScoreEntry]) -> SessionCounts:
-    """Return wrong words and reference words of all runs, by session."""
-    sessions = [[run["sessions"][name] for run in runs] for name in runs[0].get("sessions", {})]
-    return SessionCounts(
-        [sum(run["errors"] for run in own) for own in sessions], [sum(run["words"] for run in own) for own in sessions]
-    )
 
 
 def _has_rate(entry: ScoreEntry) -> bool:

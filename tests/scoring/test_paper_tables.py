@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sortk.scoring import paper_tables as paper
-from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores
+from sortk.scoring.paper_tables import Measured, PaperTables, format_tables, read_scores, summarize
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -38,7 +38,7 @@ def wer(metric: str, rate: float | None, system: str = "1: no supervision") -> d
 
 
 def scores(**results: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"commit": "abc", "date": "2026-01-01", "der": [], "wer": []} | results
+    return summarize({"commit": "abc", "date": "2026-01-01", "der": [], "wer": []} | results)
 
 
 def write(**tables: list[Measured]) -> str:
@@ -108,7 +108,7 @@ def test_scores_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="scores.json is damaged .*; run stage 8 again"):
         read_scores(path)
     path.write_text(json.dumps({"der": []}), encoding="utf-8")
-    with pytest.raises(ValueError, match="is not what stage 8 writes"):
+    with pytest.raises(ValueError, match="is not a file of results; run stage 8 again"):
         read_scores(path)
 
 
