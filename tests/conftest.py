@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -70,3 +71,9 @@ def fake_cuda() -> None:
             torch.zeros(1).uniform_()
     except RuntimeError as error:
         pytest.skip(f"torch {torch.__version__} needs a GPU for this: {str(error).splitlines()[0]}")
+
+
+@pytest.fixture(scope="session")
+def torchaudio() -> Any:
+    """Skip a test where torchaudio cannot be imported, as with the newest torch: it is built for another CUDA."""
+    return pytest.importorskip("torchaudio", exc_type=(ImportError, OSError, RuntimeError))

@@ -153,7 +153,7 @@ def test_ami(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (own / "06-train-asr" / "checkpoints").exists()
 
 
-def test_callhome(tmp_path: Path) -> None:
+def test_callhome(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     run("callhome", tmp_path, "--variant", "debug")
     measured = scores(tmp_path, "debug")
     assert [entry["test_set"] for entry in measured["der"]] == ["part2", "part2", "ch109", "ch109"]
@@ -170,6 +170,7 @@ def test_callhome(tmp_path: Path) -> None:
         run("callhome", tmp_path, "--variant", f"debug+{peer}", "--stop-stage", 5)
     run("callhome", tmp_path, "--variant", "debug+eend-vc")
     assert {entry["system"] for entry in scores(tmp_path, "debug+eend-vc")["der"]} == {"EEND-VC"}
+    request.getfixturevalue("torchaudio")
     # WavLM's weights are in a file, so debug goes on top: it starts from random ones.
     run("callhome", tmp_path, "--variant", "wavlm-eend-vc+debug", "--stop-stage", 5)
 

@@ -23,13 +23,25 @@ from sortk.training.options import TrainDiarOptions
 SMALL = TransformerOptions(d_model=16, n_layers=1, n_heads=4, d_inner=32, dropout=0.0)
 WAVLM = WavlmOptions(d_model=16, n_layers=2, n_heads=4, d_inner=16, channels=8)
 LOG_MEL = EendVcOptions(n_speakers=3, chunk=8, inference_chunk=10, vector_size=4, transformer=SMALL)
-BOTH = pytest.mark.parametrize("options", [LOG_MEL, replace(LOG_MEL, wavlm=WAVLM)], ids=["log-mel", "WavLM"])
+needs_torchaudio = pytest.mark.usefixtures("torchaudio")
+BOTH = pytest.mark.parametrize(
+    "options", [LOG_MEL, replace(LOG_MEL, wavlm=WAVLM)], ids=["log-mel", "WavLM"], indirect=True
+)
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> EendVcOptions:
+    chosen: EendVcOptions = request.param
+    if chosen.wavlm is not None:
+        request.getfixturevalue("torchaudio")
+    return chosen
 
 
 def count_millions(model: torch.nn.Module) -> float:
     return sum(weight.numel() for weight in model.parameters()) / 1e6
 
 
+@needs_torchaudio
 def test_sizes() -> None:
     """Table 1 says 317M, which is WavLM Large; the WavLM paper has 316.6M, torchaudio's 315.5M."""
     with torch.device("meta"):
@@ -170,6 +182,7 @@ def as_huggingface(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return theirs
 
 
+@needs_torchaudio
 def test_weights_of_wavlm_from_files(tmp_path: Path) -> None:
     weights = {name: tensor.clone() for name, tensor in WavlmFrontEnd(WAVLM).wavlm.state_dict().items()}
     assert guess_options(weights) == WAVLM
