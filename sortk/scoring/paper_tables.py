@@ -13,7 +13,7 @@ from typing import Any
 
 from sortk.formats.files import atomic_text
 from sortk.scoring.compare import SessionCounts, bootstrap, compare
-from sortk.scoring.results import ARRIVAL_COLUMNS, ARRIVAL_NOTE, METRICS, NOT_MEASURED, arrival_cells
+from sortk.scoring.results import METRICS, NOT_MEASURED, format_arrival
 from sortk.scoring.tables import format_table, percent
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -398,16 +398,13 @@ def _list_settings(rows: Sequence[Measured], kind: str) -> list[str]:
 
 def _format_arrival(rows: Sequence[Measured]) -> list[str]:
     """Return the section on the order of speakers, without postprocessing; the runs of a row are added up."""
-    runs: dict[str, list[ScoreEntry]] = {}
+    runs: dict[tuple[str, ...], list[ScoreEntry]] = {}
     for row in rows:
         for entry in row.scores["der"]:
             if entry["postprocessing"] == "none" and entry.get("arrival", {}).get("sessions", {}).get("n"):
-                runs.setdefault(row.name, []).append(entry["arrival"])
-    if not runs:
-        return []
-    lines = [[name, *arrival_cells(own)] for name, own in runs.items()]
+                runs.setdefault((row.name,), []).append(entry["arrival"])
     title = "## Speakers in the order of arrival (%), without postprocessing"
-    return [title, ARRIVAL_NOTE, format_table(["system", *ARRIVAL_COLUMNS], lines, "md")]
+    return [title, *format_arrival(["system"], runs)] if runs else []
 
 
 def _format_runs(page: PaperTables) -> list[str]:

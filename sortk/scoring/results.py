@@ -188,14 +188,14 @@ def format_results(results: Results) -> str:
     parts = [f"# Results of {results.recipe}", f"Commit {results.commit}, {results.date}."]
     if results.der:
         parts += ["## Diarization error rate (%)", *_format_der([*results.initial, *results.der])]
-        rows = [
-            [result.system, result.postprocessing, result.test_set, *arrival_cells([result.arrival.to_json()])]
+        arrivals: dict[tuple[str, ...], list[dict[str, Any]]] = {
+            (result.system, result.postprocessing, result.test_set): [result.arrival.to_json()]
             for result in [*results.initial, *results.der]
             if result.arrival and result.arrival.sessions
-        ]
-        if rows:
-            header = ["system", "postprocessing", "test set", *ARRIVAL_COLUMNS]
-            parts += ["## Speakers in the order of arrival (%)", ARRIVAL_NOTE, format_table(header, rows, "md")]
+        }
+        if arrivals:
+            columns = ("system", "postprocessing", "test set")
+            parts += ["## Speakers in the order of arrival (%)", *format_arrival(columns, arrivals)]
     if results.wer:
         parts += ["## Word error rates (%)", *_format_wer(results.wer)]
         parts += ["\n".join(f"- {describe_coverage(c.test_set, c.to_json())}" for c in results.coverage)]
@@ -239,22 +239,35 @@ def _der_cells(results: Sequence[DerResult]) -> Cells:
     }
 
 
-ARRIVAL_COLUMNS = (*(f"{name} apart" for name in DISTANCES), "all pairs", "complete sessions")
 ARRIVAL_NOTE = (
     "Of two speakers who arrive one after the other, how often the output of the earlier one comes first, by the "
-    "distance of their first starts; and how often all speakers of a session are in order. In brackets: how many."
+    "distance of their first starts; and how often all speakers of a session are in order, by their number. A speaker "
+    "without an output counts as wrong. In brackets: how many."
 )
 
 
-def arrival_cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the cells of ARRIVAL_COLUMNS for entries `arrival` of scores.json, which are added up."""
-    pairs = [[run["pairs"][name] for run in runs] for name in DISTANCES]
-    tallies = [*pairs, [tally for own in pairs for tally in own], [run["sessions"] for run in runs]]
-    cells = []
-    for own in tallies:
-        n, right = sum(tally["n"] for tally in own), sum(tally["right"] for tally in own)
-        cells.append(f"{percent(right / n)} ({n})" if n else NOT_MEASURED)
-    return cells
+def format_arrival(
+    columns: Sequence[str], rows: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]]
+) -> tuple[str, str]:
+    """Return a note and a table: for each row, entries `arrival` of scores.json, which are added up."""
+    numbers = sorted({int(n) for runs in rows.values() for run in runs for n in run["by_speakers"]})
+    header = [*columns, *(f"{name} apart" for name in DISTANCES), "all pairs"]
+    header += [f"complete sessions, {n} spk" for n in numbers] + ["all sessions"]
+    lines = []
+    for labels, runs in rows.items():
+        pairs = [[run["pairs"][name] for run in runs] for name in DISTANCES]
+        by_number = [[run["by_speakers"].get(str(n), {}).get("sessions", {}) for run in runs] for n in numbers]
+        cells = []
+        for own in [
+            *pairs,
+            [tally for tallies in pairs for tally in tallies],
+            *by_number,
+            [r["sessions"] for r in runs],
+        ]:
+            n, right = sum(tally.get("n", 0) for tally in own), sum(tally.get("right", 0) for tally in own)
+            cells.append(f"{percent(right / n)} ({n})" if n else NOT_MEASURED)
+        lines.append([*labels, *cells])
+    return ARRIVAL_NOTE, format_table(header, lines, "md")
 
 
 def _columns(result: DerResult) -> dict[str, DerCounts]:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from sortk.records import Segment
-from sortk.scoring.arrival import map_outputs, measure_arrival
-from sortk.scoring.results import arrival_cells
+from sortk.scoring.arrival import DISTANCES, map_outputs, measure_arrival
+from sortk.scoring.results import format_arrival
 
 
 def talk(*parts: tuple[str, float, float]) -> list[Segment]:
@@ -38,5 +38,10 @@ def test_arrival_by_hand() -> None:
     assert first["sessions"] == {"n": 2, "right": 2, "accuracy": 1.0} and second["sessions"]["right"] == 0
     assert second["by_speakers"]["3"]["pairs"]["more than 1 s"] == {"n": 1, "right": 1, "accuracy": 1.0}
     assert second["by_speakers"]["2"]["pairs"]["up to 0.5 s"]["accuracy"] == 0.0
-    assert arrival_cells([first, second]) == ["50.00 (2)", "50.00 (2)", "-", "100.00 (2)", "66.67 (6)", "50.00 (4)"]
-    assert arrival_cells([measure_arrival({}, {}).to_json()]) == ["-"] * 6
+    none = measure_arrival({}, {}).to_json()
+    _note, table = format_arrival(["system"], {("both",): [first, second], ("none",): [none]})
+    header, _line, both, nothing = (row.strip("| ").split(" | ") for row in table.splitlines())
+    assert header[1:6] == [f"{name} apart" for name in DISTANCES] + ["all pairs"]
+    assert header[6:] == ["complete sessions, 2 spk", "complete sessions, 3 spk", "all sessions"]
+    assert both[1:6] == ["50.00 (2)", "50.00 (2)", "-", "100.00 (2)", "66.67 (6)"]
+    assert both[6:] == ["50.00 (2)", "50.00 (2)", "50.00 (4)"] and nothing[1:] == ["-"] * 8

@@ -195,7 +195,7 @@ def test_the_order_of_arrival_is_a_table() -> None:
         tally = {"n": 4, "right": right}
         none = {"n": 0, "right": 0}
         pairs = {"up to 0.25 s": tally, "up to 0.5 s": none, "up to 1 s": none, "more than 1 s": tally}
-        return {"pairs": pairs, "sessions": {"n": 2, "right": 1}}
+        return {"pairs": pairs, "sessions": {"n": 2, "right": 1}, "by_speakers": {}}
 
     entries = [der("none", {"2": 0.1}, 0.1) | {"arrival": arrival(right)} for right in (1, 3)]
     rows = [Measured("Sort", name, scores(der=[entry])) for name, entry in zip("ab", entries, strict=True)]
