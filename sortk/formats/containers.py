@@ -75,6 +75,13 @@ def recognize(head: bytes) -> str:
         (b"\x1a\x45\xdf\xa3", "Matroska (mkv, webm)"),
         (bytes.fromhex("3026b2758e66cf11"), "WMA"),
         (b"#!AMR", "AMR"),
+        (b"Creative Voice File", "VOC"),
+        (b"2BIT", "AVR"),
+        (b"PVF1", "PVF"),
+        (b" paf", "PAF"),
+        (b"MATLAB 5.0", "MAT"),
+        (b"wvpk", "WavPack"),
+        (b"MAC ", "Monkey's Audio"),
     ):
         if head.startswith(start):
             return kind

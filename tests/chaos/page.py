@@ -9,6 +9,8 @@ import datetime
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -19,13 +21,25 @@ from sortk.run.folders import find_commit
 
 TEMPLATE = Path(__file__).with_name("reliability.md.in")
 FIGURES = Path(__file__).with_name("figures.json")
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+CHECKOUT = Path(__file__).parents[2]
+PAGE = CHECKOUT / "docs" / "reliability.md"
 
 
-def publish(part: Literal["chaos", "fuzz"], figures: Mapping[str, Any]) -> None:
-    """Keep the figures of a run, and write the page with them and with those of the other program."""
+def find_tested_commit(to_publish: bool) -> str:
+    """Return the commit of this checkout, marked if files were changed since, but for the page, which both programs
+    write; exit if a page is to name it and it is marked."""
+    written = [f":!{path.relative_to(CHECKOUT)}" for path in (FIGURES, PAGE)]
+    command = ["git", "-C", str(CHECKOUT), "status", "--porcelain", "--untracked-files=no", "--", ".", *written]
+    changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if changed and to_publish:
+        sys.exit(f"commit or undo your changes first, since the page names the commit that was tested:\n{changed}")
+    return find_commit().removesuffix("-dirty") + ("-dirty" if changed else "")
+
+
+def publish(part: Literal["chaos", "fuzz"], figures: Mapping[str, Any], commit: str) -> None:
+    """Keep the figures of a run of this commit, and write the page with them and with those of the other program."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-    known[part] = {**figures, **_describe_machine()}
+    known[part] = {**figures, **_describe_machine(), "commit": commit}
     for path, text in ((FIGURES, json.dumps(known, indent=1, sort_keys=True) + "\n"), (PAGE, format_page(known))):
         with atomic_text(path) as file:
             file.write(text)
@@ -53,7 +67,6 @@ def _say_how(target: str, found: Mapping[str, Any]) -> str:
 def _describe_machine() -> dict[str, str]:
     machine = f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} core(s)"
     return {
-        "commit": find_commit(),
         "date": datetime.date.today().isoformat(),
         "machine": f"{machine}, Python {platform.python_version()}",
     }

@@ -26,11 +26,27 @@ MAY_BE_EMPTY = (".jsonl", ".rttm", ".ctm")  # of no lines
 
 
 def find_files(folder: Path) -> Iterator[Path]:
-    """Files under their final names, as they are this moment: neither hidden ones, nor those about the run (log/) and
-    locks (Optuna's)."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in ("log", "jobs")]
-        yield from (Path(parent) / name for name in names if not name.startswith(".") and ".lock" not in name)
+    """Files under their final names, as they are this moment."""
+    for entry in list_folder(str(folder)):
+        if entry.is_dir():
+            yield from find_files(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def list_folder(folder: str) -> list[os.DirEntry[str]]:
+    """Files and folders under their final names: neither hidden files, nor what is about the run (log/), nor locks
+    (Optuna's)."""
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        entry
+        for entry in found
+        if (entry.name not in ("log", "jobs") if entry.is_dir() else entry.name[0] != "." and ".lock" not in entry.name)
+    ]
 
 
 def find_fault(path: Path, known: Container[str] = ()) -> str:

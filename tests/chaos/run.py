@@ -6,7 +6,7 @@ work must not be done again. Then hostile files and folders are given to command
 
 The work is divided into units of some seconds, whose random values follow from the seed and the name of the unit. What
 each has found is kept in a file (--state), so that a run that was interrupted continues. Ctrl-C or SIGTERM ends it
-early; what was found until then is published.
+early; only a complete run is published.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ from typing import Any
 
 from attacks import ATTACKS, Count, Range
 from faults import DISKS, KINDS, OTHERS, WORKERS, Reference, Tally, Trial, kill_again_and_again, may_mount, renew
-from page import format_table, publish
+from page import CHECKOUT, find_tested_commit, format_table, publish
 from results import digest, find_files
 from runs import Operations, Watch, preload, start, wait
 from targets import COMMANDS, STAGES, Target
 
-from sortk.run.folders import find_commit
-
 KILLS_OF_A_UNIT = 10
-STATE = Path(__file__).parents[2] / ".chaos.json"
+STATE = CHECKOUT / ".chaos.json"
 
 
 @dataclass
@@ -78,12 +76,12 @@ def load_state(path: Path, about: dict[str, Any]) -> State:
 
 
 def main() -> int:
-    _keep_to_one_thread()
+    _start_again_with_settings()
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it in the background
         signal.signal(number, signal.default_int_handler)
     options = _parse_arguments()
     about = {name: getattr(options, name) for name in ("seed", "kills", "rounds", "only", "only_kills")}
-    state = load_state(options.state, about | {"commit": find_commit()})
+    state = load_state(options.state, about | {"commit": find_tested_commit(options.publish)})
     preload()
     root = Path(tempfile.mkdtemp(prefix="sortk-chaos-", dir=options.dir))
     os.environ["XDG_CACHE_HOME"] = str(root / "cache")
@@ -104,7 +102,7 @@ def main() -> int:
     problems = find_problems(state)
     for problem in problems:
         print(f"PROBLEM {problem}")
-    if options.publish:
+    if options.publish and not n_left:
         figures = {
             "summary": summary,
             "table": rows,
@@ -112,16 +110,22 @@ def main() -> int:
             "cpu_minutes": state.cpu_seconds / 60,
             "attacks": tabulate_attacks(state.attacks),
         }
-        publish("chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills}"})
+        publish(
+            "chaos", {**figures, "command": f"--seed {options.seed} --kills {options.kills}"}, state.about["commit"]
+        )
     if not n_left:
         state.path.unlink(missing_ok=True)
     return 1 if problems or n_left else 0
 
 
-def _keep_to_one_thread() -> None:
-    """Runs are forked off this process, so no library may start threads in it; they ask when they are imported."""
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_NUM_THREADS": "1"})
+def _start_again_with_settings() -> None:
+    """Runs are forked off this process, so no library may start threads in it; they ask when they are imported.
+
+    Processes that are not forked run the sortk of this checkout, too, whichever is installed.
+    """
+    wanted = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)}
+    if not wanted.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
 
 
 def _parse_arguments() -> argparse.Namespace:

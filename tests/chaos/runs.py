@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from results import find_fault, find_files, read_step
+from results import find_fault, list_folder, read_step
 from targets import Target
 
 import sortk
@@ -44,6 +44,8 @@ LATE_IMPORTS = (  # of which the first optimizer's, _dynamo, takes as long as al
 )
 POLL_SECONDS = 0.004
 LOOK_CPU_SECONDS, LOOK_SECONDS = 0.004, 0.1  # its files are looked at when a run has worked so long, or after that time
+LOOKS_AT_NEW = 10  # so many looks at new files for one at all, which may have been written in place
+SETTLED_NS = 20_000_000  # a folder that changed in this time may change again within the resolution of the clock
 PATIENCE_SECONDS = 300.0  # a run that takes so long hangs
 
 Prelude = Callable[[], None]
@@ -82,7 +84,8 @@ class Run:
 
     def cpu_seconds(self) -> float:
         try:
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+            with open(f"/proc/{self.pid}/schedstat", encoding="ascii") as file:  # noqa: PTH123
+                return int(file.read().split()[0]) / 1e9
         except (FileNotFoundError, ProcessLookupError):
             return 0.0
 
@@ -203,39 +206,60 @@ class Watch:
         self.exp, self.target, self.known = exp, target, known
         self.faults: list[str] = []  # half files, and folders that have their name too early
         self.redone: list[str] = []  # work that was there, and was done again
-        self._seen: dict[Path, tuple[int, int, int]] = {}
-        self._folders: dict[Path, Path] = {}  # where each was seen: beside a finished folder, --force fills another
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._folders: dict[str, str] = {}  # where each was seen: beside a finished folder, --force fills another
         self._steps: dict[str, int] = {}
+        self._n_looks = 0
+        self._listed: dict[str, tuple[int, list[str]]] = {}  # time of change of a folder, and the folders in it
 
     def start_over(self) -> None:
         """From here on all work may be done again, as --force does."""
         self._seen, self._steps, self.redone = {}, {}, []
 
-    def look(self) -> None:
-        final, partial = self.exp / self.target.output, self.exp / f"{self.target.output}.partial"
-        if self.target.is_folder and final.exists() and not (final / "done.json").exists():
+    def look(self, at_all: bool = True) -> None:
+        """Look at files that are new; `at_all`: also at those in folders that have not changed."""
+        final, partial = (f"{self.exp}/{self.target.output}{suffix}" for suffix in ("", ".partial"))
+        if self.target.is_folder and Path(final).exists() and not Path(final, "done.json").exists():
             self.faults.append(f"{final} has its name, but is not done")
+        self._n_looks += 1
         for folder in (partial, final):
-            for path in find_files(folder):
-                self._look_at(path, folder)
+            self._look_in(folder, folder, at_all or self._n_looks % LOOKS_AT_NEW == 0)
 
-    def _look_at(self, path: Path, folder: Path) -> None:
+    def _look_in(self, folder: str, top: str, at_all: bool) -> None:
         try:
-            facts = path.stat()
+            changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 (Path is as slow as the work that is watched)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        known, inner = self._listed.get(folder, (0, []))
+        if at_all or changed != known:
+            inner = []
+            is_settled = time.time_ns() - changed > SETTLED_NS  # before it is listed
+            for entry in list_folder(folder):
+                if entry.is_dir():
+                    inner.append(entry.path)
+                else:
+                    self._look_at(entry.path, top)
+            self._listed[folder] = (changed if is_settled else 0, inner)
+        for path in inner:
+            self._look_in(path, top, at_all)
+
+    def _look_at(self, path: str, folder: str) -> None:
+        try:
+            facts = os.stat(path)  # noqa: PTH116
         except FileNotFoundError:
             return
         seen = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-        name = path.relative_to(folder)
+        name = path[len(folder) + 1 :]
         before, was_here = self._seen.get(name), self._folders.get(name) == folder
         if before == seen:
             return
         self._seen[name], self._folders[name] = seen, folder
-        if fault := find_fault(path, self.known):
+        if fault := find_fault(Path(path), self.known):
             self.faults.append(fault)
-        if before and was_here and before[0] != seen[0] and any(name.match(item) for item in self.target.items):
-            self.redone.append(str(name))
-        if name.name == "last.safetensors":
-            self._look_at_step(path, str(name))
+        if before and was_here and before[0] != seen[0] and any(Path(name).match(item) for item in self.target.items):
+            self.redone.append(name)
+        if name.endswith("last.safetensors"):
+            self._look_at_step(Path(path), name)
 
     def _look_at_step(self, path: Path, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -265,7 +289,7 @@ def wait(run: Run, watch: Watch, until: Callable[[], bool] = lambda: False) -> b
             return False
         worked, now = run.cpu_seconds(), time.monotonic()
         if worked - looked_at > LOOK_CPU_SECONDS or now - looked > LOOK_SECONDS:
-            watch.look()
+            watch.look(at_all=False)
             looked_at, looked = worked, now
         time.sleep(POLL_SECONDS)
     watch.look()

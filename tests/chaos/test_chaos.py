@@ -39,6 +39,28 @@ def test_the_page_has_the_figures_of_the_last_runs(monkeypatch: pytest.MonkeyPat
         assert figures[part]["table"][-1][0] == "all" and figures[part]["commit"]
 
 
+def test_the_page_names_a_commit_without_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(RUN.parent)
+    import page
+
+    files = {name: tmp_path / name for name in ("PAGE", "FIGURES", "code.py")}
+    for path in files.values():
+        path.write_text("1")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "1"]):
+        subprocess.run([*git, *arguments], check=True)
+    monkeypatch.setattr(page, "CHECKOUT", tmp_path)
+    for name in ("PAGE", "FIGURES"):
+        monkeypatch.setattr(page, name, files[name])
+        files[name].write_text("2")  # as the other program has done
+    monkeypatch.setattr(page, "find_commit", lambda: "abc-dirty")
+    assert page.find_tested_commit(to_publish=True) == "abc"
+    files["code.py"].write_text("2")
+    assert page.find_tested_commit(to_publish=False) == "abc-dirty"
+    with pytest.raises(SystemExit, match=r"commit or undo your changes first.*\n M code.py"):
+        page.find_tested_commit(to_publish=True)
+
+
 def test_a_table_as_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(RUN.parent)
     import page

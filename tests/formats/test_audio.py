@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import soundfile
 
 from sortk.formats import audio
+from sortk.formats.containers import recognize
 from sortk.formats.files import FormatError
 
 
@@ -402,3 +404,10 @@ def test_formats_that_do_not_show_that_they_are_cut_off_are_not_read(tmp_path: P
     soundfile.write(path, np.zeros(1600), 16_000, format=kind, subtype="PCM_16")
     with pytest.raises(FormatError, match=f"a.wav: sortk does not read {kind} files; convert it"):
         audio.read(path)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "AIFF", "AU", "CAF", "W64", "VOC", "AVR", "PVF", "PAF"])
+def test_an_audio_file_is_told_from_raw_samples(kind: str) -> None:
+    content = BytesIO()
+    soundfile.write(content, np.zeros(1600), 16000, format=kind)
+    assert recognize(content.getvalue()[:4096]) == kind

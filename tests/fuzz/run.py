@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "chaos"), str(HERE.parents[1])]
+
+import page  # noqa: E402
 
 from fuzz.mutate import mutate  # noqa: E402
 from fuzz.targets import TARGETS, Target  # noqa: E402
-from sortk.run.folders import find_commit  # noqa: E402
 
 SECONDS = 5.0  # of computing for one input
 PATIENCE_SECONDS = 60.0  # of waiting for one: the machine may be busy
@@ -223,10 +224,7 @@ def print_table(tallies: list[Tally]) -> None:
               f"{tally.seconds:8.1f} {tally.megabytes:8}")  # fmt: skip
 
 
-def publish(tallies: list[Tally], seed: int) -> None:
-    sys.path.append(str(HERE.parent / "chaos"))
-    import page
-
+def publish(tallies: list[Tally], seed: int, commit: str) -> None:
     whole = [sum(getattr(tally, name) for tally in tallies) for name in ("inputs", "read", "errors")]
     n_bugs = sum(len(tally.bugs) for tally in tallies)
     rows = [[tally.target, tally.inputs, tally.read, tally.errors, len(tally.bugs)] for tally in tallies]
@@ -239,6 +237,7 @@ def publish(tallies: list[Tally], seed: int) -> None:
             "cpu_minutes": sum(tally.cpu_seconds for tally in tallies) / 60,
             "command": f"INPUTS={whole[0]} SEED={seed}",
         },
+        commit,
     )
 
 
@@ -295,7 +294,8 @@ def main() -> None:
     if arguments.number is not None:
         show(names[0], arguments.seed, arguments.number)
         return
-    about = {"inputs": arguments.inputs, "seed": arguments.seed, "readers": names, "commit": find_commit()}
+    commit = page.find_tested_commit(arguments.publish)
+    about = {"inputs": arguments.inputs, "seed": arguments.seed, "readers": names, "commit": commit}
     tallies = load_state(arguments.state, about)
     for module in ("sortk.inference.diarize", "sortk.report.experiment", "sortk.training.diarizer", "optuna"):
         importlib.import_module(module)  # once, and not in each process that is forked
@@ -308,7 +308,7 @@ def main() -> None:
     print_table(tallies)
     print_bugs(tallies)
     if arguments.publish:
-        publish(tallies, arguments.seed)
+        publish(tallies, arguments.seed, commit)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(tally) for tally in tallies], indent=1), encoding="utf-8")
     arguments.state.unlink(missing_ok=True)
