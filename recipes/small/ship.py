@@ -1,8 +1,10 @@
 """Writes a trained model as the one that comes with sortk: weights in float16, and how windows are linked.
 
 python recipes/small/ship.py --model exp/small/05-train-diar/model --out small
+python recipes/small/voices.py --exp exp/small --corpora /data --model small --out small/voices.safetensors
 sortk tune --model small --manifest valid.jsonl --out postprocess.toml
-python recipes/small/ship.py --model small --postprocess postprocess.toml --out sortk/data/diarizer
+python recipes/small/ship.py --model small --voices small/voices.safetensors --postprocess postprocess.toml \\
+    --out sortk/data/diarizer
 
 Of several models, such as the weights before and after more training, the mean of their weights is written.
 """
@@ -17,26 +19,29 @@ from pathlib import Path
 import torch
 
 from sortk.formats.model_folder import load_model, save_model
+from sortk.formats.postprocess import POSTPROCESS_NAME
 from sortk.inference.linking import LinkingOptions
+from sortk.inference.load import VOICES_NAME
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, nargs="+", required=True, help="one, or several to average")
     parser.add_argument("--postprocess", type=Path)
-    parser.add_argument("--min-gain", type=float, default=LinkingOptions().min_gain, help="of linking  [%(default)s]")
+    parser.add_argument("--voices", type=Path, help="what voices.py has written")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     (weights, config), *others = [load_model(path) for path in options.model]
-    linking = asdict(LinkingOptions(min_gain=options.min_gain, speech=0.4))
+    linking = asdict(LinkingOptions(speech=0.4))
     config = {"model": config["model"], "options": config["options"], "linking": linking}
     halves = {}
     for name, tensor in weights.items():
         alike = [tensor, *(other[name] for other, _ in others)]
         halves[name] = torch.stack(alike).double().mean(dim=0).half() if tensor.is_floating_point() else tensor
     save_model(options.out, halves, config)
-    if options.postprocess:
-        shutil.copyfile(options.postprocess, options.out / "postprocess.toml")
+    for path, name in ((options.voices, VOICES_NAME), (options.postprocess, POSTPROCESS_NAME)):
+        if path:
+            shutil.copyfile(path, options.out / name)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,14 @@ from sortk.formats.postprocess import POSTPROCESS_NAME, Postprocess, read_postpr
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
 from sortk.inference.enrol import EnrolledStream, read_enrolment
 from sortk.inference.int8 import quantize
-from sortk.inference.linking import LinkingOptions, cut_windows, join_windows, process_windows, silence_pauses
+from sortk.inference.linking import (
+    LinkingOptions,
+    VoiceSpace,
+    cut_windows,
+    join_windows,
+    process_windows,
+    silence_pauses,
+)
 from sortk.inference.load import LoadedDiarizer, keep_freed_memory, load_diarizer
 from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
@@ -97,6 +104,7 @@ class Diarizer:
         self.model, self.options = loaded.model, options or DiarizeOptions()
         # A stream, or voices that are enrolled, need the speaker cache.
         self._linking = None if self.options.streaming is not None or self.options.enrol else loaded.linking
+        self._voices = loaded.voices
         self._step: StreamingStep | None = None
         if isinstance(self.model, StreamableDiarizer):
             self._step = StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, loaded.streaming))
@@ -288,7 +296,9 @@ class Diarizer:
             _check_finite(window.probs)
         fewest = options.speakers or options.min_speakers or 1
         most = options.speakers or options.max_speakers
-        probs = join_windows(windows, linking, fewest, most, max(fewest, self.model.options.n_speakers))
+        n_columns = max(fewest, self.model.options.n_speakers)
+        voices = self._voices or VoiceSpace.plain(self.model.embedding_size)
+        probs = join_windows(windows, linking, voices, fewest, most, n_columns)
         if speech is not None:
             probs = silence_pauses(probs, speech.finish(), linking.speech)
         return self.count_speakers(probs)

@@ -10,23 +10,29 @@ of the encoder's lower half, which learned to distinguish voices (`encoder_warmu
 
        v_k = sum_t w_{k,t} e_t / ||...||,    w_{k,t} = p_{k,t} (1 - max_{j != k} p_{j,t})^2    where p_{k,t} > 0.5
 
-3. Vectors are clustered: average linkage of cosines, never two of one window. As in k-means, each window then assigns
-   its speakers to the clusters, and a cluster's centre c becomes the mean of its vectors, until
+3. Vectors are clustered by a probabilistic model of voices (PLDA with two covariances; Ioffe 2006): `VoiceSpace` maps
+   them to y_i = (v_i - mean) A, in which a person has the voice h ~ N(0, diag(s)), and
 
-       J = sum_i a_i v_i . c_{l(i)} / sum_i a_i                            a_i: time for which i speaks alone
+       y_i ~ N(h, I / a_i)                                                 a_i: frames in which i speaks alone
 
-   no longer grows. Two speakers of a window may be in one cluster, because the model may take one voice for two, but
-   that costs SHARED of the cosine of one of them. A cluster without which J falls by less than `min_gain` is removed.
-   Speakers with little time alone join the closest cluster in the end.
+   so a speaker who says little says little about the voice. With Q = sum a_i and S = sum a_i y_i over a cluster, h can
+   be integrated out, and up to a constant the log-likelihood of a partition is the sum over its clusters of
+
+       F(S, Q) = 1/2 sum_d [ s_d S_d^2 / (1 + s_d Q) - log(1 + s_d Q) ]
+
+   At first each vector is a cluster. The two clusters whose union increases the log-likelihood most are joined, as long
+   as it grows: this decides how many speakers there are, without a threshold. Two speakers of a window may be in one
+   cluster, because the model may take one voice for two, but each such pair costs SHARED. Speakers with little time
+   alone are left out, and join the likeliest cluster in the end.
 4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
-   to the speaker whose centre is closest to the turn's own mean embedding: the model may take two voices for one. Where
-   windows overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted
-   by arrival.
+   to the speaker who is likeliest to have the voice of the turn: the model may take two voices for one. Where windows
+   overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted by
+   arrival.
 
 5. Where silero-vad finds no speech, nobody speaks (`speech`): a small model takes some noises for voices.
 
 The number of speakers is not limited. Of a recording, only posteriors and vectors are kept. A model folder
-whose config.json has the key "linking" is used this way, unless it is streamed.
+whose config.json has the key "linking" is used this way, unless it is streamed; its voices.safetensors has the space.
 """
 
 from __future__ import annotations
@@ -39,13 +45,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.audio import Samples
 from sortk.inference.postprocess import Ints
-from sortk.models.blocks import cluster
 from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE, SpeakerOutput, count_frames
 from sortk.options import Options, option
@@ -59,9 +63,8 @@ MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
-SHARED = 0.1  # of a cosine, that it costs to be in one cluster with another speaker of the window
-FORBIDDEN = -1e3  # instead of a cosine
-ITERATIONS = 8  # of assigning vectors to centres; a handful is enough
+SHARED = 4.0  # of the log-likelihood, that it costs to be in one cluster with another speaker of the window
+PLAIN_NOISE, PLAIN_SPREAD = 0.15, 0.012  # of `VoiceSpace.plain`: what the model that comes with sortk has on average
 MAX_OVERLAP = 8  # windows that hold a frame: the time that a recording takes grows with it
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
 
@@ -72,10 +75,7 @@ class LinkingOptions(Options):
 
     window: int = option(188, at_least=1, at_most=7500)
     step: int = option(94, at_least=1, at_most=7500)  # from one window to the next
-    threshold: float = option(0.7, at_least=-1, at_most=1)  # mean cosine from which two clusters are joined at first
-    min_alone: int = option(12, at_least=0, at_most=7500)  # time alone that a speaker of a window needs to be clustered
-    min_cluster: int = option(25, at_least=0, at_most=1_000_000)  # time alone that a cluster needs
-    min_gain: float = option(0.02, at_least=0, at_most=1)  # of J, by each speaker of the recording
+    min_alone: int = option(6, at_least=0, at_most=7500)  # time alone that a speaker of a window needs to be clustered
     speech: float = option(0.0, at_least=0, at_most=1)  # probability of speech below which nobody speaks; 0: unused
 
     def __post_init__(self) -> None:
@@ -85,13 +85,48 @@ class LinkingOptions(Options):
             raise ValueError(f"step must be from {least} to {self.window} for this window, got {self.step}")
 
 
+@dataclass(frozen=True)
+class VoiceSpace:
+    """What is known about voices and their vectors, from voices of the training (`recipes/small/voices.py`)."""
+
+    mean: Floats  # (d,), of vectors
+    axes: Floats  # (d, n): A of step 3
+    spread: Floats  # (n,): s of step 3, the variance of voices; that of a vector of one frame is 1
+
+    @classmethod
+    def plain(cls, size: int) -> VoiceSpace:
+        """Return a space in which all directions are alike, for a model without statistics."""
+        axes = np.eye(size, dtype=np.float32) / np.float32(PLAIN_NOISE) ** 0.5
+        return cls(np.zeros(size, np.float32), axes, np.full(size, PLAIN_SPREAD, np.float32))
+
+    def place(self, vectors: Floats) -> Floats:
+        """(n, d) -> (n, axes)."""
+        placed: Floats = (vectors - self.mean) @ self.axes
+        return placed
+
+
+class Speakers(NamedTuple):
+    """Clusters of vectors: S and Q of step 3."""
+
+    sums: Floats  # (speakers, axes)
+    times: Floats  # (speakers,)
+
+    def likelihoods(self, places: Floats, times: Floats, spread: Floats) -> Floats:
+        """(n, axes), (n,) -> (n, speakers): log p(y | speaker), up to a constant for all speakers."""
+        variance = spread / (1 + self.times[:, None] * spread)  # of h, given the vectors of the cluster
+        total = variance + 1 / times[:, None, None]
+        distances = (places[:, None] - variance * self.sums) ** 2 / total
+        found: Floats = -0.5 * (distances + np.log(total)).sum(axis=2)
+        return found
+
+
 class LocalTurn(NamedTuple):
     """Frames of a window in which one speaker speaks alone."""
 
     column: int
     first: int
     end: int
-    vector: Floats  # (d,)
+    vector: Floats  # (d,), of length 1
 
 
 @dataclass(frozen=True)
@@ -142,17 +177,21 @@ def describe_window(first: int, probs: Floats, embeddings: Floats) -> Window:
     for row, column in enumerate(columns):
         others = np.delete(probs, column, axis=1).max(axis=1, initial=0.0)
         weights = np.where(active[:, column], probs[:, column] * np.maximum(1 - others, 1e-3) ** 2, 0)
-        vector = weights @ embeddings
-        vectors[row] = vector / max(float(np.linalg.norm(vector)), 1e-6)
+        vectors[row] = _unit(weights @ embeddings)
         alone[row] = (active[:, column] & (others <= ACTIVE)).sum()
     speaker = np.where(active.sum(axis=1) == 1, active.argmax(axis=1), -1)
     edges = [0, *(np.flatnonzero(np.diff(speaker)) + 1).tolist(), len(speaker)]
     turns = tuple(
-        LocalTurn(int(speaker[start]), start, end, embeddings[start:end].mean(axis=0))
+        LocalTurn(int(speaker[start]), start, end, _unit(embeddings[start:end].sum(axis=0)))
         for start, end in itertools.pairwise(edges)
         if end - start >= MIN_TURN and speaker[start] >= 0
     )
     return Window(first, probs, tuple(columns.tolist()), vectors, alone, turns)
+
+
+def _unit(vector: Floats) -> Floats:
+    scaled: Floats = vector / max(float(np.linalg.norm(vector)), 1e-6)
+    return scaled
 
 
 def silence_pauses(probs: Floats, speech: Floats, threshold: float) -> Floats:
@@ -168,15 +207,20 @@ def silence_pauses(probs: Floats, speech: Floats, threshold: float) -> Floats:
 
 
 def join_windows(
-    windows: Sequence[Window], options: LinkingOptions, fewest: int = 1, most: int | None = None, n_columns: int = 1
+    windows: Sequence[Window],
+    options: LinkingOptions,
+    space: VoiceSpace,
+    fewest: int = 1,
+    most: int | None = None,
+    n_columns: int = 1,
 ) -> Floats:
     """Return the posteriors of the recording, (frames, speakers), sorted by arrival.
 
     `fewest` and `most` bound the number of speakers that are looked for. There are at least `n_columns` columns.
     """
     n_frames = max((window.first + len(window.probs) for window in windows), default=0)
-    labels, centres = label_speakers(windows, options, fewest, most)
-    total = np.zeros((n_frames, max(n_columns, len(centres))), np.float32)
+    labels, speakers = label_speakers(windows, options, space, fewest, most)
+    total = np.zeros((n_frames, max(n_columns, len(speakers.times))), np.float32)
     weight = np.zeros((n_frames, 1), np.float32)
     for window, own in zip(windows, labels, strict=True):
         label_of = dict(zip(window.columns, own, strict=True))
@@ -184,10 +228,11 @@ def join_windows(
         for column, label in label_of.items():
             said[:, label] = np.maximum(said[:, label], window.probs[:, column])
         for turn in window.turns:
-            closest, frames = int((centres @ turn.vector).argmax()), slice(turn.first, turn.end)
-            if closest != label_of[turn.column]:
+            frames, length = slice(turn.first, turn.end), np.array([turn.end - turn.first], np.float32)
+            likeliest = int(speakers.likelihoods(space.place(turn.vector[None]), length, space.spread).argmax())
+            if likeliest != label_of[turn.column]:
                 said[frames] = 0
-                said[frames, closest] = window.probs[frames, turn.column]
+                said[frames, likeliest] = window.probs[frames, turn.column]
         place = np.arange(len(said)) + 0.5
         trust = np.minimum(place, options.window - place)[:, None].astype(np.float32)  # less at the edges
         inside = slice(window.first, window.first + len(said))
@@ -199,98 +244,86 @@ def join_windows(
 
 
 def label_speakers(
-    windows: Sequence[Window], options: LinkingOptions, fewest: int = 1, most: int | None = None
-) -> tuple[list[list[int]], Floats]:
-    """Return a label 0, 1, ... for each speaker of each window, and the centres of the clusters, (labels, d)."""
+    windows: Sequence[Window], options: LinkingOptions, space: VoiceSpace, fewest: int = 1, most: int | None = None
+) -> tuple[list[list[int]], Speakers]:
+    """Return a label 0, 1, ... for each speaker of each window, and the speakers of the recording."""
     group = np.array([number for number, window in enumerate(windows) for _ in window.columns], np.int64)
     if len(group) == 0:
-        return [[] for _ in windows], np.zeros((0, 0), np.float32)
-    vectors = np.concatenate([window.vectors for window in windows])
+        return [[] for _ in windows], Speakers(np.zeros((0, len(space.spread)), np.float32), np.zeros(0, np.float32))
+    places = space.place(np.concatenate([window.vectors for window in windows]))
     alone = np.concatenate([window.alone for window in windows])
+    times = np.maximum(alone, 1)
     sure = np.flatnonzero(alone >= min(options.min_alone, alone.max()))
     labels = np.full(len(group), -1)
-    labels[sure], centres = find_speakers(vectors[sure], alone[sure] + 1, group[sure], options, fewest, most)
+    labels[sure], speakers = find_speakers(places[sure], times[sure], group[sure], space.spread, fewest, most)
     for index in np.argsort(-alone, kind="stable"):  # those who speak longest choose first
         if labels[index] < 0:
-            taken = np.isin(np.arange(len(centres)), labels[group == group[index]])
-            labels[index] = (centres @ vectors[index] - SHARED * taken).argmax()
-    return [labels[group == number].tolist() for number in range(len(windows))], centres
+            likelihoods = speakers.likelihoods(places[index, None], times[index, None], space.spread)[0]
+            taken = np.isin(np.arange(len(likelihoods)), labels[group == group[index]])
+            labels[index] = (likelihoods - SHARED * taken).argmax()
+    return [labels[group == number].tolist() for number in range(len(windows))], speakers
 
 
 def find_speakers(
-    vectors: Floats, times: Floats, group: Ints, options: LinkingOptions, fewest: int, most: int | None
-) -> tuple[Ints, Floats]:
-    """(n, d), (n,), (n,) -> n labels, and the centres of the clusters, (labels, d)."""
-    labels = _cluster(vectors, times, group, options.threshold, fewest, most)
-    time_of = np.bincount(labels, times)
-    kept = np.argsort(-time_of, kind="stable")[: max(fewest, int((time_of >= options.min_cluster).sum()), 1)]
-    centres = _mean_vectors(vectors, times, np.where(np.isin(labels, kept), labels, -1))[kept]
-    windows = [np.flatnonzero(group == number) for number in np.unique(group)]
-    labels, centres = _assign(vectors, times, windows, centres)
-    while len(centres) > fewest:
-        # What J loses without each of the clusters; only their own windows have to choose again.
-        cosines = vectors @ centres.T
-        loss = np.zeros(len(centres))
-        for rows in windows:
-            total = _choose(cosines[rows], times[rows])[1]
-            for label in set(labels[rows].tolist()):
-                loss[label] += total - _choose(np.delete(cosines[rows], label, axis=1), times[rows])[1]
-        weakest = int(loss.argmin())
-        if loss[weakest] >= options.min_gain * times.sum() and (most is None or len(centres) <= most):
-            break
-        labels, centres = _assign(vectors, times, windows, np.delete(centres, weakest, axis=0))
-    return labels, centres
+    places: Floats, times: Floats, group: Ints, spread: Floats, fewest: int = 1, most: int | None = None
+) -> tuple[Ints, Speakers]:
+    """(n, axes), (n,), (n,) -> n labels in the order of first appearance, and the clusters.
 
-
-def _assign(vectors: Floats, times: Floats, windows: Sequence[Ints], centres: Floats) -> tuple[Ints, Floats]:
-    """Return labels and centres after the iteration of step 3. `windows` are the rows of the vectors of each one."""
-    labels = np.full(len(vectors), -1)
-    for _ in range(ITERATIONS):
-        before, cosines = labels.copy(), vectors @ centres.T
-        for rows in windows:
-            labels[rows], _total = _choose(cosines[rows], times[rows])
-        if np.array_equal(labels, before):
-            break
-        moved = _mean_vectors(vectors, times, labels, len(centres))
-        centres = np.where(moved.any(axis=1, keepdims=True), moved, centres)  # an empty cluster stays where it is
-    return labels, centres
-
-
-def _choose(cosines: Floats, times: Floats) -> tuple[Ints, float]:
-    """(speakers of a window, clusters), (speakers,) -> the labels with the largest sum of a_i v_i . c, and that sum.
-
-    A speaker can also share the closest cluster with another one, which costs SHARED of the cosine.
+    `group` is the window of each vector. Many vectors are clustered in parts, each with the clusters of those before.
     """
-    n_speakers, n_clusters = cosines.shape
-    closest = cosines.argmax(axis=1) if n_clusters else np.zeros(n_speakers, np.int64)
-    alternative = cosines.max(axis=1, initial=-1.0) - SHARED
-    own = np.where(np.eye(n_speakers, dtype=np.bool_), alternative[:, None], FORBIDDEN)  # a column for each speaker
-    gains = times[:, None] * np.hstack([cosines, own])
-    rows, columns = linear_sum_assignment(gains, maximize=True)
-    return np.where(columns < n_clusters, columns, closest), float(gains[rows, columns].sum())
+    sums, n_frames = np.zeros((0, places.shape[1]), np.float32), np.zeros(0, np.float32)
+    members: list[list[int]] = []
+    for first in range(0, len(places), CLUSTERED_TOGETHER):
+        part = np.arange(first, min(first + CLUSTERED_TOGETHER, len(places)))
+        sums = np.concatenate([sums, times[part, None] * places[part]])
+        n_frames = np.concatenate([n_frames, times[part]])
+        members += [[index] for index in part.tolist()]
+        names, inside = np.unique(group[part], return_inverse=True)
+        held = np.zeros((len(members), len(names)), np.float32)  # speakers of each window that a cluster has
+        held[np.arange(len(members) - len(part), len(members)), inside] = 1
+        joined = _join(sums, n_frames, held, spread, fewest, most)
+        members = [[index for old in own for index in members[old]] for own in joined]
+        sums = np.stack([sums[own].sum(axis=0) for own in joined])
+        n_frames = np.array([n_frames[own].sum() for own in joined], np.float32)
+    labels = np.zeros(len(places), np.int64)
+    for label, own in enumerate(members):
+        labels[own] = label
+    return labels, Speakers(sums, n_frames)
 
 
-def _mean_vectors(vectors: Floats, times: Floats, labels: Ints, n_labels: int = 0) -> Floats:
-    """Return the mean direction of each label, (labels, d); 0 for one without a vector."""
-    sums = np.zeros((max(n_labels, int(labels.max()) + 1), vectors.shape[1]), np.float32)
-    np.add.at(sums, labels[labels >= 0], (times[:, None] * vectors)[labels >= 0])
-    means: Floats = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-    return means
+def _join(
+    sums: Floats, times: Floats, held: Floats, spread: Floats, fewest: int, most: int | None
+) -> list[list[int]]:
+    """(n, axes), (n,), (n, windows) -> the clusters that step 3 makes of n clusters, as lists of these."""
+    sums, times, held = sums.copy(), times.copy(), held.copy()
+    own = _likelihood(sums, times, spread)
+
+    def gains_of(index: int) -> Floats:
+        """Return by how much the log-likelihood grows if a cluster is joined with each of the others."""
+        together = _likelihood(sums + sums[index], times + times[index], spread)
+        gains: Floats = np.where(is_left, together - own - own[index] - SHARED * (held @ held[index]), -np.inf)
+        gains[index] = -np.inf
+        return gains
+
+    is_left = np.ones(len(times), np.bool_)
+    gains = np.stack([gains_of(index) for index in range(len(times))])
+    members = [[index] for index in range(len(times))]
+    while (n_left := int(is_left.sum())) > fewest:
+        keep, gone = sorted(divmod(int(gains.argmax()), len(gains)))
+        if gains[keep, gone] <= 0 and (most is None or n_left <= most):
+            break
+        for values in (sums, times, held):
+            values[keep] += values[gone]
+        own[keep] = _likelihood(sums[keep], times[keep], spread)
+        members[keep] += members[gone]
+        is_left[gone] = False
+        gains[gone], gains[:, gone] = -np.inf, -np.inf
+        gains[keep] = gains[:, keep] = gains_of(keep)
+    return sorted(sorted(members[index]) for index in np.flatnonzero(is_left))
 
 
-def _cluster(vectors: Floats, times: Floats, group: Ints, threshold: float, fewest: int, most: int | None) -> Ints:
-    """(n, d), (n,), (n,) -> n labels. Many vectors are clustered in parts, and then the means of these clusters."""
-    if len(vectors) <= CLUSTERED_TOGETHER:
-        similarity = (vectors @ vectors.T).astype(np.float64)
-        return np.array(cluster(similarity, group, threshold, times.astype(np.float64), fewest, most))
-    labels = np.zeros(len(vectors), np.int64)
-    n_found, time_of = 0, []
-    for first in range(0, len(vectors), CLUSTERED_TOGETHER):
-        part = slice(first, first + CLUSTERED_TOGETHER)
-        own = _cluster(vectors[part], times[part], group[part], threshold, fewest, most)
-        time_of.append(np.bincount(own, times[part]))
-        labels[part] = own + n_found
-        n_found += len(time_of[-1])
-    means = _mean_vectors(vectors, times, labels)
-    of_means = _cluster(means, np.concatenate(time_of).astype(np.float32), np.arange(n_found), threshold, fewest, most)
-    return of_means[labels]
+def _likelihood(sums: Floats, times: Floats, spread: Floats) -> Floats:
+    """(..., axes), (...) -> F of step 3, (...)."""
+    scale = 1 + times[..., None] * spread
+    found: Floats = 0.5 * (spread * sums**2 / scale - np.log(scale)).sum(axis=-1)
+    return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,7 +39,7 @@ from sortk.formats.tokens import (
     settings_of_canary,
     settings_of_parakeet,
 )
-from sortk.inference.linking import LinkingOptions
+from sortk.inference.linking import LinkingOptions, VoiceSpace
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
 from sortk.models.frames import FRAME_SECONDS
@@ -54,6 +55,7 @@ BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
 DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
 """A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
+VOICES_NAME = "voices.safetensors"  # in a model folder: the space in which voices are linked
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class LoadedDiarizer:
     model: DiarizerModel  # in eval mode, on its device
     streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
     linking: LinkingOptions | None = None  # of a model that learned from short windows
+    voices: VoiceSpace | None = None  # in which these are linked
 
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
@@ -82,7 +85,21 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
         raise FormatError(path, None, str(error)) from None
     if streaming is not None:  # NVIDIA's rule: such a model is trained and streamed without gain, but not run offline
         model.features.gain = True
-    return LoadedDiarizer(model.to(device), streaming, linking)
+    voices_path = path / VOICES_NAME
+    voices = _read_voices(voices_path, model.embedding_size) if linking and voices_path.exists() else None
+    return LoadedDiarizer(model.to(device), streaming, linking, voices)
+
+
+def _read_voices(path: Path, size: int) -> VoiceSpace:
+    """Return the space of voices for embeddings of this size."""
+    tensors = {name: tensor.float().numpy() for name, tensor in load_tensors(path).items()}
+    n_axes = len(tensors.get("spread", ()))
+    shapes = {"mean": (size,), "axes": (size, n_axes), "spread": (n_axes,)}
+    if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+        raise FormatError(path, None, f"needs mean, axes and spread for embeddings of size {size}, and nothing else")
+    if not all(np.isfinite(tensor).all() for tensor in tensors.values()) or (tensors["spread"] < 0).any():
+        raise FormatError(path, None, "has values that are not finite, or a spread below 0")
+    return VoiceSpace(**tensors)
 
 
 @dataclass(frozen=True)

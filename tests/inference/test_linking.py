@@ -1,4 +1,7 @@
-"""Windows that are linked by voice. Voices are unit vectors in a plane, given by their angle in degrees."""
+"""Windows that are linked by voice. Voices are unit vectors in a plane, given by their angle in degrees.
+
+In SPACE, a vector of one frame has the variance 1, and voices 100: with few frames, an angle says who speaks.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ from sortk.inference.diarize import DiarizeOptions, Diarizer, load
 from sortk.inference.linking import (
     LinkingOptions,
     LocalTurn,
+    Speakers,
+    VoiceSpace,
     Window,
     cut_windows,
     describe_window,
+    find_speakers,
     join_windows,
     label_speakers,
     silence_pauses,
@@ -31,7 +37,8 @@ from sortk.models.diarizer import DiarizerModel
 from sortk.models.frames import SpeakerOutput
 from sortk.records import Session
 
-OPTIONS = LinkingOptions(window=4, step=2, threshold=0.7, min_alone=2, min_cluster=2)
+OPTIONS = LinkingOptions(window=4, step=2, min_alone=2)
+SPACE = VoiceSpace(np.zeros(2, np.float32), 5 * np.eye(2, dtype=np.float32), np.full(2, 100, np.float32))
 
 
 def voice(degrees: float) -> np.ndarray:
@@ -47,7 +54,7 @@ def window(first: int, *speakers: tuple[float, float], n_frames: int = 4) -> Win
 
 
 def labels_of(windows: list[Window], options: LinkingOptions, **bounds: int) -> list[list[int]]:
-    return label_speakers(windows, options, **bounds)[0]
+    return label_speakers(windows, options, SPACE, **bounds)[0]
 
 
 def test_windows_overlap_and_cover_everything() -> None:
@@ -74,41 +81,49 @@ def test_the_vector_of_a_speaker_is_the_voice_where_nobody_else_speaks() -> None
 def test_speakers_of_windows_are_matched_by_voice_in_whatever_order() -> None:
     windows = [window(0, (0, 3), (90, 3)), window(2, (85, 3), (5, 3)), window(4, (2, 3))]
     assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0]]
-    # Two voices that are alike, in one window: two speakers all the same.
-    assert labels_of([window(0, (0, 3), (5, 3)), window(2, (0, 3))], OPTIONS) == [[0, 1], [0]]
     assert labels_of([], OPTIONS) == []
 
 
-def test_who_hardly_speaks_alone_joins_the_closest_speaker() -> None:
+def test_two_clusters_are_joined_if_the_likelihood_grows() -> None:
+    """One axis, voices with the variance 3, two vectors of one frame at y and -y.
+
+    Apart: 2 x 1/2 (3 y^2 / 4 - log 4) = 0.75 y^2 - 1.386. Together: S = 0, Q = 2, so -1/2 log 7 = -0.973. So they are
+    joined if 0.75 y^2 < 0.413, which is y < 0.742. Four frames each at y = 0.5: apart 3 (4 x 0.5)^2 / 13 - log 13 =
+    -1.642, together -1/2 log 25 = -1.609, joined; at y = 0.6: apart 3 x 2.4^2 / 13 - log 13 = -1.236, not joined.
+    """
+    spread = np.array([3.0], np.float32)
+
+    def joined(y: float, n_frames: float, group: tuple[int, int] = (0, 1), **bounds: int) -> bool:
+        places, times = np.array([[y], [-y]], np.float32), np.full(2, n_frames, np.float32)
+        return len(find_speakers(places, times, np.array(group), spread, **bounds)[1].times) == 1
+
+    assert joined(0.74, 1) and not joined(0.75, 1)
+    assert joined(0.5, 4) and not joined(0.6, 4)
+    assert joined(9, 4, most=1) and not joined(0, 4, fewest=2)
+    # Two of one window: it costs 4, more than they can gain. (Q = 1000 each: 1/2 log(3001^2 / 6001) = 3.66, Q = 2000
+    # each: 4.0 + ...: 1/2 log(6001^2 / 12001) = 4.003.)
+    assert not joined(0, 1000, group=(0, 0)) and joined(0, 2000, group=(0, 0))
+
+
+def test_likelihood_of_a_voice() -> None:
+    """Variance of voices 3, a cluster with S = 2, Q = 1: h ~ N(3/4 x 2, 3/4). A vector of 4 frames: + 1/4, so N(1.5, 1)."""
+    speakers = Speakers(np.array([[2.0], [0.0]], np.float32), np.array([1.0, 0.0], np.float32))
+    found = speakers.likelihoods(np.array([[0.5]], np.float32), np.array([4.0], np.float32), np.array([3.0], np.float32))
+    # The second cluster has no vector: N(0, 3 + 1/4).
+    assert np.allclose(found, [[-0.5, -0.5 * (0.25 / 3.25 + np.log(3.25))]])
+
+
+def test_who_hardly_speaks_alone_joins_the_likeliest_speaker() -> None:
     windows = [window(0, (0, 9), (90, 9)), window(2, (80, 1), (0, 9)), window(4, (0, 9), (90, 9), (10, 1))]
     assert labels_of(windows, OPTIONS) == [[0, 1], [1, 0], [0, 1, 0]]  # in the last window with another one
-    lonely = [window(0, (0, 9)), window(2, (50, 3))]  # a cluster with 3 frames
-    assert labels_of(lonely, OPTIONS) == [[0], [1]]
-    assert labels_of(lonely, LinkingOptions(4, 2, 0.7, 2, 5, 0.0)) == [[0], [0]]
 
 
 def test_the_number_of_speakers_can_be_given() -> None:
     windows = [window(0, (0, 9)), window(2, (30, 9)), window(4, (100, 9)), window(6, (120, 9))]
-    assert labels_of(windows, OPTIONS) == [[0], [0], [1], [1]]
+    assert labels_of(windows, OPTIONS, most=2) == [[0], [0], [1], [1]]
     assert labels_of(windows, OPTIONS, most=1) == [[0]] * 4
-    # 120 and 100 are closest (20 degrees), so they are joined first; labels are by time.
-    assert labels_of(windows, OPTIONS, fewest=3) == [[1], [2], [0], [0]]
-
-
-def test_a_speaker_without_whom_little_is_lost_is_removed() -> None:
-    """Voices at 0 and 30 degrees, 9 + 1 and 3 + 1 frames; the second hardly gains anything from a centre of its own.
-
-    One centre for both is at 8.4 degrees: J falls from 1 to (10 cos 8.4 + 4 cos 21.6) / 14 = 0.972. Before the centre
-    moves, it is at 0, and the loss that counts is 4 (1 - cos 30) / 14 = 0.038.
-    """
-    windows = [window(0, (0, 9)), window(2, (30, 3))]
-    settings = {"window": 4, "step": 2, "threshold": 0.9, "min_alone": 2, "min_cluster": 2}
-    assert labels_of(windows, LinkingOptions(**settings, min_gain=0.037)) == [[0], [1]]
-    assert labels_of(windows, LinkingOptions(**settings, min_gain=0.039)) == [[0], [0]]
-    # Two of one window: without the second centre, it costs 4 (1 - cos 30 + 0.1) / 14 = 0.067 to share the first.
-    both = [window(0, (0, 9), (30, 3))]
-    assert labels_of(both, LinkingOptions(**settings, min_gain=0.066)) == [[0, 1]]
-    assert labels_of(both, LinkingOptions(**settings, min_gain=0.068)) == [[0, 0]]
+    # 120 and 100 are closest (20 degrees), so they are joined first.
+    assert labels_of(windows, OPTIONS, fewest=3, most=3) == [[0], [1], [2], [2]]
 
 
 def test_a_long_recording_is_clustered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +138,12 @@ def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -
     first.probs[:] = [[0.0, 0.9], [0.8, 0.0], [0.4, 0.6], [1.0, 0.0]]
     second.probs[:] = [[1.0], [0.6], [0.7]]
     # Frames 2 and 3: distance 1.5 and 0.5 to the end of the first window, 0.5 and 1.5 to the start of the second.
-    joined = join_windows([first, second], OPTIONS)
+    joined = join_windows([first, second], OPTIONS, SPACE)
     later = [0.0, 0.8, 1.5 * 0.4 / 2, 0.5 * 1.0 / 2, 0.0]
     sooner = [0.9, 0.0, (1.5 * 0.6 + 0.5 * 1.0) / 2, (0.5 * 0.0 + 1.5 * 0.6) / 2, 0.7]
     assert np.allclose(joined, np.column_stack([sooner, later]))
-    assert join_windows([first], OPTIONS, n_columns=4).shape == (4, 4)
-    assert join_windows([], OPTIONS, n_columns=4).shape == (0, 4)
+    assert join_windows([first], OPTIONS, SPACE, n_columns=4).shape == (4, 4)
+    assert join_windows([], OPTIONS, SPACE, n_columns=4).shape == (0, 4)
 
 
 def test_a_turn_goes_to_the_speaker_whose_voice_it_has() -> None:
@@ -137,7 +152,7 @@ def test_a_turn_goes_to_the_speaker_whose_voice_it_has() -> None:
     windows[1].probs[:] = 0.7
     # In the second window, one output has two voices: the turn in frames 12 to 20 is the second speaker's.
     windows[1] = replace(windows[1], turns=(LocalTurn(0, 2, 10, voice(80)),))
-    joined = join_windows(windows, LinkingOptions(window=20, step=10, min_cluster=12))
+    joined = join_windows(windows, LinkingOptions(window=20, step=10), SPACE)
     assert joined[:12].argmax(axis=1).tolist() == [0] * 10 + [1] * 2
     weights = np.array([[20 - frame - 0.5, frame - 10 + 0.5] for frame in range(12, 20)])
     assert np.allclose(joined[12:, 1], (weights @ [0.8, 0.7]) / 10)
@@ -169,7 +184,7 @@ class Scripted(DiarizerModel):
     def __init__(self) -> None:
         super().__init__()
         built = random_sortformer(OFFLINE)
-        self.options, self.features = built.options, built.features
+        self.options, self.features, self.embedding_size = built.options, built.features, 7
 
     def forward(self, samples: torch.Tensor, lengths: torch.Tensor | None = None) -> SpeakerOutput:
         said = (10 * samples[:, ::1280]).round().long()
@@ -185,7 +200,7 @@ class Scripted(DiarizerModel):
 def test_a_recording_can_have_more_speakers_than_the_model_has_outputs() -> None:
     said = np.repeat([1, 2, 1, 3, 4, 5, 3, 6, 1, 2], 20)
     samples = np.repeat(said / 10, 1280).astype(np.float32)
-    loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30, min_cluster=12))
+    loaded = LoadedDiarizer(Scripted(), linking=LinkingOptions(window=60, step=30))
     segments = Diarizer(loaded)(samples)
     assert {s.speaker for s in segments} == {f"speaker_{n}" for n in range(6)}
     assert [s.speaker[-1] for s in segments] == list("0102342501")
