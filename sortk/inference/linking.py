@@ -96,8 +96,8 @@ class VoiceSpace:
     @classmethod
     def plain(cls, size: int) -> VoiceSpace:
         """Return a space in which all directions are alike, for a model without statistics."""
-        axes = np.eye(size, dtype=np.float32) / np.float32(PLAIN_NOISE) ** 0.5
-        return cls(np.zeros(size, np.float32), axes, np.full(size, PLAIN_SPREAD, np.float32))
+        axes = np.eye(size) / PLAIN_NOISE**0.5
+        return cls(np.zeros(size, np.float32), axes.astype(np.float32), np.full(size, PLAIN_SPREAD, np.float32))
 
     def place(self, vectors: Floats) -> Floats:
         """(n, d) -> (n, axes)."""
@@ -291,9 +291,7 @@ def find_speakers(
     return labels, Speakers(sums, n_frames)
 
 
-def _join(
-    sums: Floats, times: Floats, held: Floats, spread: Floats, fewest: int, most: int | None
-) -> list[list[int]]:
+def _join(sums: Floats, times: Floats, held: Floats, spread: Floats, fewest: int, most: int | None) -> list[list[int]]:
     """(n, axes), (n,), (n, windows) -> the clusters that step 3 makes of n clusters, as lists of these."""
     sums, times, held = sums.copy(), times.copy(), held.copy()
     own = _likelihood(sums, times, spread)

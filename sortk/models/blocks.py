@@ -89,38 +89,26 @@ def stack_clips(clips: list[Tensor], n_columns: int) -> Tensor:
     return torch.stack([functional.pad(logits, (0, n_columns - logits.shape[1]), value=OFF) for logits in clips])
 
 
-def cluster(
-    similarity: npt.NDArray[np.float64],
-    groups: npt.NDArray[np.int64],
-    threshold: float,
-    sizes: npt.NDArray[np.float64] | None = None,
-    fewest: int = 1,
-    most: int | None = None,
-) -> list[int]:
+def cluster(similarity: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], threshold: float) -> list[int]:
     """(n, n), (n,) -> n labels 0, 1, ..., in the order of first appearance.
 
     Clusters with the largest mean similarity are joined, as long as it is at least `threshold`; never two that have
-    members of one group (cannot-link). The mean is weighted by `sizes`. The threshold does not count where there would
-    be less than `fewest` clusters or are more than `most`.
+    members of one group (cannot-link).
     """
     similarity = np.where(groups[:, None] == groups, -np.inf, similarity)  # also each one with itself
-    sizes = np.ones(len(groups)) if sizes is None else sizes.copy()
     members = [[index] for index in range(len(groups))]
-    n_left = len(groups)
-    while n_left > fewest:
+    while similarity.size:
         keep, gone = sorted(np.unravel_index(similarity.argmax(), similarity.shape))
-        best = similarity[keep, gone]
-        if best == -np.inf or (best < threshold and (most is None or n_left <= most)):
+        if similarity[keep, gone] == -np.inf or similarity[keep, gone] < threshold:
             break
         # Average linkage: the mean over all pairs. -inf stays: what one may not join, their union may not.
-        mean = (sizes[keep] * similarity[keep] + sizes[gone] * similarity[gone]) / (sizes[keep] + sizes[gone])
+        sizes = len(members[keep]), len(members[gone])
+        mean = (sizes[0] * similarity[keep] + sizes[1] * similarity[gone]) / sum(sizes)
         mean[[keep, gone]] = -np.inf
         similarity[keep], similarity[:, keep] = mean, mean
         similarity[gone], similarity[:, gone] = -np.inf, -np.inf
-        sizes[keep] += sizes[gone]
         members[keep] += members[gone]
         members[gone] = []
-        n_left -= 1
     labels = [0] * len(groups)
     for label, own in enumerate(sorted(sorted(own) for own in members if own)):
         for index in own:

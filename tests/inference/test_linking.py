@@ -100,15 +100,17 @@ def test_two_clusters_are_joined_if_the_likelihood_grows() -> None:
     assert joined(0.74, 1) and not joined(0.75, 1)
     assert joined(0.5, 4) and not joined(0.6, 4)
     assert joined(9, 4, most=1) and not joined(0, 4, fewest=2)
-    # Two of one window: it costs 4, more than they can gain. (Q = 1000 each: 1/2 log(3001^2 / 6001) = 3.66, Q = 2000
-    # each: 4.0 + ...: 1/2 log(6001^2 / 12001) = 4.003.)
+    # Two of one window: it costs 4. With 1000 frames each they gain 1/2 log(3001^2 / 6001) = 3.66, with 2000 frames
+    # each 1/2 log(6001^2 / 12001) = 4.003.
     assert not joined(0, 1000, group=(0, 0)) and joined(0, 2000, group=(0, 0))
 
 
 def test_likelihood_of_a_voice() -> None:
-    """Variance of voices 3, a cluster with S = 2, Q = 1: h ~ N(3/4 x 2, 3/4). A vector of 4 frames: + 1/4, so N(1.5, 1)."""
+    """Variance of voices 3, a cluster with S = 2, Q = 1: h ~ N(3/4 x 2, 3/4). 4 frames add 1/4, so N(1.5, 1)."""
     speakers = Speakers(np.array([[2.0], [0.0]], np.float32), np.array([1.0, 0.0], np.float32))
-    found = speakers.likelihoods(np.array([[0.5]], np.float32), np.array([4.0], np.float32), np.array([3.0], np.float32))
+    found = speakers.likelihoods(
+        np.array([[0.5]], np.float32), np.array([4.0], np.float32), np.array([3.0], np.float32)
+    )
     # The second cluster has no vector: N(0, 3 + 1/4).
     assert np.allclose(found, [[-0.5, -0.5 * (0.25 / 3.25 + np.log(3.25))]])
 

@@ -21,18 +21,6 @@ def test_clusters_by_hand() -> None:
     assert cluster(np.zeros((0, 0)), np.zeros(0, np.int64), 0.75) == []
 
 
-def test_the_number_of_clusters_can_be_bounded() -> None:
-    alike = cosines(0, 10, 40, 180)
-    groups = np.arange(4)
-    assert cluster(alike, groups, 0.9) == [0, 0, 1, 2]
-    assert cluster(alike, groups, 0.9, fewest=4) == [0, 1, 2, 3]
-    assert cluster(alike, groups, 0.9, most=2) == [0, 0, 0, 1]
-    assert cluster(alike, np.zeros(4, np.int64), 0.9, most=2) == [0, 1, 2, 3]  # all of one group: none may join
-    # Weights: the mean cosine of 0 and 30 to 61 is (3 x 0.48 + 1 x 0.86) / 4 = 0.58 instead of 0.67.
-    assert cluster(cosines(0, 30, 61), np.arange(3), 0.6) == [0, 0, 0]
-    assert cluster(cosines(0, 30, 61), np.arange(3), 0.6, np.array([3.0, 1.0, 1.0])) == [0, 0, 1]
-
-
 def test_a_cluster_inherits_what_its_members_must_not_join() -> None:
     """Distances on a line: 0.0 and 0.1 (chunks 0 and 1) join first; 0.3, also of chunk 0, must then stay alone."""
     places = np.array([0.0, 0.1, 0.3])
