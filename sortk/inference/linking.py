@@ -23,7 +23,8 @@ of the encoder's lower half, which learned to distinguish voices (`encoder_warmu
    At first each vector is a cluster. The two clusters whose union increases the log-likelihood most are joined, as long
    as it grows: this decides how many speakers there are, without a threshold. Two speakers of a window may be in one
    cluster, because the model may take one voice for two, but each such pair costs SHARED. Speakers with little time
-   alone are left out, and join the likeliest cluster in the end.
+   alone are left out, and join the likeliest cluster in the end. In a long recording, a voice also varies in ways that
+   do not average out, so its log-likelihood, and the cost, are scaled as if there were FULL_TRUST frames in all.
 4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
    to the speaker who is likeliest to have the voice of the turn: the model may take two voices for one. Where windows
    overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted by
@@ -64,6 +65,7 @@ WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on 
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
 SHARED = 4.0  # of the log-likelihood, that it costs to be in one cluster with another speaker of the window
+FULL_TRUST = 3000.0  # frames alone, in about 2.5 minutes; more count as so many, or one voice becomes many speakers
 PLAIN_NOISE, PLAIN_SPREAD = 0.15, 0.012  # of `VoiceSpace.plain`: what the model that comes with sortk has on average
 MAX_OVERLAP = 8  # windows that hold a frame: the time that a recording takes grows with it
 FRAME_SAMPLES = HOP_SAMPLES * MEL_PER_FRAME
@@ -101,8 +103,7 @@ class VoiceSpace:
 
     def place(self, vectors: Floats) -> Floats:
         """(n, d) -> (n, axes)."""
-        placed: Floats = (vectors - self.mean) @ self.axes
-        return placed
+        return np.asarray((vectors - self.mean) @ self.axes, np.float32)
 
 
 class Speakers(NamedTuple):
@@ -281,7 +282,8 @@ def find_speakers(
         names, inside = np.unique(group[part], return_inverse=True)
         held = np.zeros((len(members), len(names)), np.float32)  # speakers of each window that a cluster has
         held[np.arange(len(members) - len(part), len(members)), inside] = 1
-        joined = _join(sums, n_frames, held, spread, fewest, most)
+        trust = min(1.0, FULL_TRUST / float(times[part].sum()))
+        joined = _join(trust * sums, trust * n_frames, trust**0.5 * held, spread, fewest, most)
         members = [[index for old in own for index in members[old]] for own in joined]
         sums = np.stack([sums[own].sum(axis=0) for own in joined])
         n_frames = np.array([n_frames[own].sum() for own in joined], np.float32)
