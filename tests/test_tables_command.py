@@ -83,7 +83,7 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> N
     result = sortk(*command, "--finished", "--out", recipe / "part.md")
     part = (recipe / "part.md").read_text(encoding="utf-8")
     assert result.exit_code == 0 and part == result.stdout and "| Sortformer-Hybrid-Loss | tuned |" in part
-    assert "| Sortformer-PIL |" not in part and "Sortformer-PIL (pil): not measured yet" in part
+    assert "| Sortformer-PIL |" not in part and "table1, Sortformer-PIL: not measured yet: pil" in part
     assert not exp.exists()
 
 

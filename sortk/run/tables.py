@@ -192,12 +192,14 @@ def plan_tables(request: TablesRequest) -> TablesPlan:
         raise FileNotFoundError(f"no row of the tables can be measured; the first is {notes[0]}")
     options = base.tables
     runtime = request.store / "runtime.json" if request.store else None
+    notes = list(dict.fromkeys(notes))  # the runs of a row may lack the same file
     return TablesPlan(base.name, rows, notes, request.overrides, options.about, options.runtime, runtime)
 
 
 def keep_finished(plan: TablesPlan) -> TablesPlan:
     """Return the plan with the rows that can be written as they are, and a note about each other one."""
-    rows, notes = [], [*plan.notes]
+    rows = []
+    missing: dict[str, list[str]] = {}  # runs of each row
     for row in plan.rows:
         is_ready = row.files is not None and all(
             row.experiment.status(stage).state == "done" for stage in row.reference_stages
@@ -205,10 +207,11 @@ def keep_finished(plan: TablesPlan) -> TablesPlan:
         if is_ready or row.stored or row.is_scored:
             rows.append(row)
         else:
-            notes.append(f"{row.name} ({row.variant or 'the recipe itself'}): not measured yet")
+            missing.setdefault(f"{row.table}, {row.name}", []).append(row.variant or "the recipe itself")
     if not rows:
         raise ValueError("no row of the tables is finished; run `sortk tables` without --finished")
     runtime = plan.runtime if plan.stored_runtime and plan.stored_runtime.exists() else ""
+    notes = [*plan.notes, *(f"{name}: not measured yet: {', '.join(runs)}" for name, runs in missing.items())]
     return replace(plan, rows=rows, notes=notes, runtime=runtime)
 
 

@@ -213,7 +213,8 @@ def format_tables(page: PaperTables) -> str:
             parts += [f"## {TITLES[table]}", *(_format_der(rows) if table == "table1" else _format_wer(rows, table))]
     parts += _format_arrival(page.tables.get("table1", ()))
     if page.runtime:
-        lines = [[what, f"{measured:+.2f}", f"{paper:+.2f}"] for what, measured, paper in page.runtime]
+        # Adding 0 turns -0.00 into +0.00.
+        lines = [[what, *(f"{round(value, 2) + 0.0:+.2f}" for value in values)] for what, *values in page.runtime]
         parts += ["## Run time (%)", RUNTIME_NOTE, format_table(["what", "measured", f"{PAPER}GPUs"], lines, "md")]
     parts += ["## What this shows, and what it does not", page.about] if page.about else []
     parts += ["## Runs", *_format_runs(page)]
