@@ -156,7 +156,7 @@ def test_a_stop_leaves_no_process_and_goes_on_later(recipe: Path, number: signal
     parent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         partials = [exp / f"variant-{name}" / "05-train-diar.partial" for name in ("long", "again+long")]
-        wait_until(lambda: all(partial.exists() for partial in partials))
+        wait_until(lambda: all((partial / "log.jsonl").exists() for partial in partials))  # before, there is nothing
         slots = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
         assert len(slots) == 2
         parent.send_signal(number)
