@@ -40,11 +40,11 @@ def measure_runtime(size: Literal["tiny", "base"]) -> list[tuple[str, float, flo
     diarizer = Sortformer(DIARIZER_SIZES[size]).train()
     samples = 0.1 * torch.randn(1, STEP_SECONDS * SAMPLE_RATE)
     targets = (torch.rand_like(diarizer(samples).logits.detach()) < 0.3).float()
-    step = _fastest_seconds(lambda: torch.autograd.backward(pil_loss(diarizer(samples).logits, targets)), 2)
+    step = fastest_seconds(lambda: torch.autograd.backward(pil_loss(diarizer(samples).logits, targets)), 2)
     logits = torch.randn_like(targets).requires_grad_()
 
     def time_loss(loss: Callable[[Tensor, Tensor], Tensor]) -> float:
-        return _fastest_seconds(lambda: torch.autograd.backward(loss(logits, targets)), 50)
+        return fastest_seconds(lambda: torch.autograd.backward(loss(logits, targets)), 50)
 
     pil, sort = time_loss(pil_loss), time_loss(sort_loss)
     hybrid = time_loss(lambda logits, targets: hybrid_loss(logits, targets).total)
@@ -68,10 +68,10 @@ def _time_transcription(size: Literal["tiny", "base"], supervision: Literal["non
         steps = model.asr.decoder.start(states, beam=1, max_tokens=N_TOKENS + 1)
         search(steps, [0], NEVER, [N_TOKENS] * N_CLIPS, DecodingOptions(max_repeats=N_TOKENS))
 
-    return _fastest_seconds(transcribe, 3)
+    return fastest_seconds(transcribe, 3)
 
 
-def _fastest_seconds(work: Callable[[], object], repeats: int) -> float:
+def fastest_seconds(work: Callable[[], object], repeats: int = 3) -> float:
     """Return the processor time of the fastest of several runs: whatever else the machine does only adds."""
     spent = []
     for _ in range(repeats):

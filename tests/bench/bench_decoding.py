@@ -8,8 +8,6 @@ kernels      a training step with kernels and posteriors, beyond the diarizer's 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -25,20 +23,11 @@ from sortk.models.frames import count_frames
 from sortk.models.msasr import MsAsr, MsAsrOptions
 from sortk.models.sortformer import SIZES as DIARIZER_SIZES
 from sortk.models.transformer import TransformerOptions
+from sortk.training.runtime import fastest_seconds
 
 N_TOKENS, SECONDS, BATCH = 100, 10, 4
 MIN_RATIO, MAX_KERNEL_SHARE = 5, 0.02
 NEVER = 1  # a token that is never the likeliest: texts go on to their limit
-
-
-def fastest(work: Callable[[], object], repeats: int = 3) -> float:
-    """Processor seconds of the fastest run: what else runs on the machine only adds."""
-    spent = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        spent.append(time.process_time() - began)
-    return min(spent)
 
 
 @torch.inference_mode()
@@ -70,8 +59,8 @@ def bench_cache(n_clips: int) -> float:
     states = torch.randn(n_clips, count_frames(SECONDS * 16000), 512)
     same = [tuple(row) for row in recompute(decoder, states, N_TOKENS).tolist()]
     assert decode(decoder, states, N_TOKENS) == same
-    slow = fastest(lambda: recompute(decoder, states, N_TOKENS), 2)
-    fast = fastest(lambda: decode(decoder, states, N_TOKENS))
+    slow = fastest_seconds(lambda: recompute(decoder, states, N_TOKENS), 2)
+    fast = fastest_seconds(lambda: decode(decoder, states, N_TOKENS))
     step, rate = 1000 * fast / N_TOKENS, n_clips * N_TOKENS / fast
     print(f"{n_clips} clips, {N_TOKENS} tokens, 4 layers of 512: {step:.2f} ms a step, {rate:.0f} tokens/s;", end=" ")
     print(f"computing the prefix again takes {slow / fast:.1f} x as long")
@@ -85,8 +74,8 @@ def bench_constraint() -> None:
     decoder = Decoder(asr.decoder, asr.n_tokens, 256).eval()
     states = torch.randn(BATCH, count_frames(SECONDS * 16000), asr.decoder.d_model)
     constraint = SstConstraint(tokenizer, asr.n_tokens, GRAMMARS["word"])
-    free = fastest(lambda: decode(decoder, states, N_TOKENS))
-    bound = fastest(lambda: decode(decoder, states, N_TOKENS, constraint=constraint))
+    free = fastest_seconds(lambda: decode(decoder, states, N_TOKENS))
+    bound = fastest_seconds(lambda: decode(decoder, states, N_TOKENS, constraint=constraint))
     print(f"nothing but SST, tiny decoder, batch of {BATCH}: {bound / free:.2f} x")
 
 
@@ -107,7 +96,7 @@ def transcribe(model: MsAsr, samples: Tensor) -> None:
 def bench_diarizer(name: str, asr: CanaryOptions, diarizer_size: str) -> None:
     samples = 0.1 * torch.randn(BATCH, SECONDS * 16000)
     without, with_diarizer = (build(supervision, asr, diarizer_size) for supervision in ("none", "frozen"))
-    alone, both = (fastest(lambda model=model: transcribe(model, samples), 2) for model in (without, with_diarizer))
+    alone, both = (fastest_seconds(lambda model=model: transcribe(model, samples), 2) for model in (without, with_diarizer))
     rate = both / (BATCH * SECONDS)
     print(f"{name}: with the diarizer {both / alone:.4f} x the time of the ASR alone, real-time factor {rate:.3f}")
     print("paper, 170M + 123M on a GPU with batches of 100: 1.0078 x")
@@ -127,8 +116,8 @@ def bench_kernels() -> None:
     probs = torch.rand(BATCH, n_frames, 4)
     states = torch.randn(BATCH, n_frames, asr.encoder.d_model, requires_grad=True)
     model = build("truth", asr, "tiny").train()
-    step = fastest(lambda: train_step(model, samples, tokens, probs), 5)
-    kernels = fastest(lambda: [mark_speakers(model, states, probs) for _ in range(100)], 5) / 100
+    step = fastest_seconds(lambda: train_step(model, samples, tokens, probs), 5)
+    kernels = fastest_seconds(lambda: [mark_speakers(model, states, probs) for _ in range(100)], 5) / 100
     share = kernels / (step - kernels)
     print(f"training step, tiny: kernels and posteriors add {share:.2%} (at most {MAX_KERNEL_SHARE:.0%} is wanted)")
 

@@ -6,26 +6,14 @@ as many as English speech has.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from sortk.models.parakeet import Parakeet, ParakeetOptions
 from sortk.models.rnnt import TransducerOptions
+from sortk.training.runtime import fastest_seconds
 
 SECONDS, BATCH = 20, 4
 MAX_SHARE = 0.15
-
-
-def fastest(work: Callable[[], object], repeats: int = 3) -> float:
-    """Processor seconds of the fastest run: what else runs on the machine only adds."""
-    spent = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        spent.append(time.process_time() - began)
-    return min(spent)
 
 
 @torch.inference_mode()
@@ -44,8 +32,8 @@ def main() -> None:
     out.bias[options.n_tokens + 1 + durations.index(2)] = 9.0
     samples = torch.randn(BATCH, SECONDS * 16000) * 0.1
     frames, _ = model.encode(samples)
-    encoder = fastest(lambda: model.encode(samples), 2)
-    decoding = fastest(lambda: model.decode(frames))
+    encoder = fastest_seconds(lambda: model.encode(samples), 2)
+    decoding = fastest_seconds(lambda: model.decode(frames))
     n_tokens = sum(len(tokens.ids) for tokens in model.decode(frames))
     share = decoding / encoder
     spent = f"encoder {encoder:.2f} s, decoding {decoding:.2f} s ({share:.1%})"
