@@ -96,7 +96,8 @@ def transcribe(model: MsAsr, samples: Tensor) -> None:
 def bench_diarizer(name: str, asr: CanaryOptions, diarizer_size: str) -> None:
     samples = 0.1 * torch.randn(BATCH, SECONDS * 16000)
     without, with_diarizer = (build(supervision, asr, diarizer_size) for supervision in ("none", "frozen"))
-    alone, both = (fastest_seconds(lambda model=model: transcribe(model, samples), 2) for model in (without, with_diarizer))
+    alone = fastest_seconds(lambda: transcribe(without, samples), 2)
+    both = fastest_seconds(lambda: transcribe(with_diarizer, samples), 2)
     rate = both / (BATCH * SECONDS)
     print(f"{name}: with the diarizer {both / alone:.4f} x the time of the ASR alone, real-time factor {rate:.3f}")
     print("paper, 170M + 123M on a GPU with batches of 100: 1.0078 x")
