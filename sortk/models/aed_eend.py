@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from sortk.models.canary import DecoderLayer, mask_padding
-from sortk.models.eend import EendEncoder
+from sortk.models.eend import TINY, EendEncoder, narrow
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import SpeakerOutput, key_bias, valid_frames
 from sortk.models.options import ModelOptions, check_sizes
@@ -72,12 +72,13 @@ class AedEendOptions(ModelOptions):
             )
 
 
-_TINY = TransformerOptions(d_model=64, n_layers=2, n_heads=4, d_inner=128, dropout=0.0)
 SIZES = {
     ("aed-eend", "base"): AedEendOptions(),
     ("aed-eend-ee", "base"): AedEendOptions(decoder_layers=2, enhancer_layers=2),
-    ("aed-eend", "tiny"): AedEendOptions(transformer=_TINY, decoder_layers=1),
-    ("aed-eend-ee", "tiny"): AedEendOptions(transformer=_TINY, decoder_layers=1, enhancer_layers=1),
+    ("aed-eend", "compact"): AedEendOptions(transformer=narrow(128, 4)),
+    ("aed-eend-ee", "compact"): AedEendOptions(transformer=narrow(128, 4), decoder_layers=2, enhancer_layers=2),
+    ("aed-eend", "tiny"): AedEendOptions(transformer=TINY, decoder_layers=1),
+    ("aed-eend-ee", "tiny"): AedEendOptions(transformer=TINY, decoder_layers=1, enhancer_layers=1),
 }
 
 

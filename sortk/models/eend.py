@@ -45,6 +45,23 @@ class EendOptions(ModelOptions):
             raise ValueError(f"context must not be negative, not {self.context}")
 
 
+def narrow(d_model: int, n_layers: int, n_heads: int = 4) -> TransformerOptions:
+    """Return a narrower Transformer, for sizes that learn on a CPU; too short a time for dropout to be of use."""
+    return TransformerOptions(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_inner=4 * d_model, dropout=0.0)
+
+
+TINY = TransformerOptions(d_model=64, n_layers=2, n_heads=4, d_inner=128, dropout=0.0)  # for tests
+# compact: with about 2M parameters, as many as the tiny Sortformer, so that both can be compared on equal terms.
+SIZES = {
+    ("eend-sa", "base"): EendOptions(),
+    ("eend-sa", "compact"): EendOptions(transformer=narrow(192, 4)),
+    ("eend-eda", "base"): EendOptions(attractors=True),
+    ("eend-eda", "compact"): EendOptions(attractors=True, transformer=narrow(176, 4)),
+    ("eend-sa", "tiny"): EendOptions(transformer=TINY),
+    ("eend-eda", "tiny"): EendOptions(attractors=True, transformer=TINY),
+}
+
+
 def stack_context(mel: Tensor, context: int) -> Tensor:
     """Stack every 8th frame and its neighbours: (batch, mel frames, bins) -> (batch, frames, (2 context + 1) bins)."""
     padded = functional.pad(mel, (0, 0, context, context))

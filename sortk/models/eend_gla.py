@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from sortk.models.blocks import OFF, Blocks, cut_blocks, join_blocks, stack_clips
 from sortk.models.canary import DecoderLayer, mask_padding
-from sortk.models.eend import Attractors, EendEncoder
+from sortk.models.eend import TINY, Attractors, EendEncoder, narrow
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.options import ModelOptions, check_sizes
@@ -67,10 +67,9 @@ class EendGlaOptions(ModelOptions):
 
 
 SIZES = {
-    "base": EendGlaOptions(),
-    "tiny": EendGlaOptions(
-        block=25, transformer=TransformerOptions(d_model=64, n_layers=2, n_heads=4, d_inner=128, dropout=0.0)
-    ),
+    ("eend-gla", "base"): EendGlaOptions(),
+    ("eend-gla", "compact"): EendGlaOptions(transformer=narrow(144, 6)),
+    ("eend-gla", "tiny"): EendGlaOptions(block=25, transformer=TINY),
 }
 
 

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.models.blocks import Blocks, cut_blocks, join_blocks, paste_blocks, stack_clips
-from sortk.models.eend import EendEncoder, stack_context
+from sortk.models.eend import TINY, EendEncoder, narrow, stack_context
 from sortk.models.features import FeatureOptions
 from sortk.models.frames import MEL_PER_FRAME, SpeakerOutput, count_frames, valid_frames
 from sortk.models.options import check_sizes, options_from_json
@@ -80,15 +80,11 @@ class EendVcOptions:
         return options_from_json(cls, fields, "an EEND-VC")
 
 
-_TINY = EendVcOptions(
-    chunk=50,
-    inference_chunk=50,
-    vector_size=64,
-    transformer=TransformerOptions(d_model=64, n_layers=2, n_heads=4, d_inner=128, dropout=0.0),
-)
+_TINY = EendVcOptions(chunk=50, inference_chunk=50, vector_size=64, transformer=TINY)
 _TINY_WAVLM = WavlmOptions(d_model=32, n_layers=2, n_heads=4, d_inner=64, channels=32)
 SIZES = {
     ("eend-vc", "base"): EendVcOptions(),
+    ("eend-vc", "compact"): EendVcOptions(transformer=narrow(160, 6, 8)),
     ("wavlm-eend-vc", "base"): EendVcOptions(wavlm=WavlmOptions()),
     ("eend-vc", "tiny"): _TINY,
     ("wavlm-eend-vc", "tiny"): EendVcOptions(**{**vars(_TINY), "wavlm": _TINY_WAVLM}),

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.model_folder import save_model
-from sortk.models import aed_eend, eend_gla, eend_vc, registry
+from sortk.models import aed_eend, eend, eend_gla, eend_vc, registry
 from sortk.models.blocks import Blocks
 from sortk.models.diarizer import DiarizerModel
-from sortk.models.eend import EendOptions
 from sortk.models.eend_vc import EendVc
 from sortk.models.frames import SpeakerOutput, valid_frames
 from sortk.models.sortformer import SIZES
@@ -283,8 +282,6 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
     """
     if initial is not None and initial["model"] == options.model:
         return options.model, registry.find_kind(initial).options.from_json(initial["options"])
-    if options.model in ("eend-sa", "eend-eda"):
-        return options.model, EendOptions(attractors=options.model == "eend-eda")
     if options.model != "sortformer":
         found = _find_size(options.model, options.size)
         if initial is not None and initial["model"] == "wavlm" and options.model == "wavlm-eend-vc":
@@ -305,9 +302,8 @@ def choose_model(options: TrainDiarOptions, initial: Mapping[str, Any] | None) -
 
 def _find_size(model: str, size: str) -> Any:
     """Return the options of an EEND model that has named sizes."""
-    named: dict[tuple[str, str], Any] = {**aed_eend.SIZES, **eend_vc.SIZES}
+    named: dict[tuple[str, str], Any] = {**eend.SIZES, **eend_gla.SIZES, **aed_eend.SIZES, **eend_vc.SIZES}
     sizes = {name: found for (kind, name), found in named.items() if kind == model}
-    sizes |= eend_gla.SIZES if model == "eend-gla" else {}
     if size not in sizes:
         raise ValueError(f"{model} has no size {size}; set train_diar.size to {' or '.join(sizes)}")
     return sizes[size]

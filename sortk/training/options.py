@@ -76,11 +76,12 @@ class LoopOptions(Options):
             raise ValueError('shard requires optimizer = "adamw", precision float32 or bfloat16, and compile = false')
 
 
-def check_phases(names: Sequence[str], init: str) -> None:
-    """Raise ValueError unless phases have different names; there may be none if `init` is taken as it is."""
+def check_phases(names: Sequence[str], init: str, warms_up: bool = False) -> None:
+    """Raise ValueError unless phases have different names; there may be none if `init` is taken as it is, or if the
+    encoder warm-up is all that is wanted."""
     if len(set(names)) < len(names):
         raise ValueError(f"phases need different names, not {', '.join(names)}")
-    if not names and not init:
+    if not names and not init and not warms_up:
         raise ValueError("there are no phases, so init must name the model to take as it is")
 
 
@@ -192,7 +193,7 @@ class TrainDiarOptions(Options):
     model: Literal[
         "sortformer", "eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla", "eend-vc", "wavlm-eend-vc"
     ] = "sortformer"
-    # Sortformer: base has 123M parameters. AED-EEND, EEND-GLA and EEND-VC have base (as published) and tiny.
+    # Sortformer: base has 123M parameters, tiny 1.9M. The others: base (as published), compact (2M), tiny (0.1M).
     size: Literal["tiny", "tiny-no-positions", "compact", "small", "base"] = "base"
     # K, the number of outputs; 0: as in the initial model, or 4.
     n_speakers: int = option(0, at_least=0, at_most=MAX_SPEAKERS, hash_only_if_set=True)
@@ -202,7 +203,7 @@ class TrainDiarOptions(Options):
     global_speakers: bool = False
     validation_seconds: float = 90.0  # longest window of a session of the validation manifest
     encoder_warmup: WarmupOptions = option(default_factory=WarmupOptions)
-    phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # empty: `init` is not trained
+    phases: tuple[DiarPhaseOptions, ...] = (DiarPhaseOptions(),)  # empty: `init` as it is, or the warm-up alone
     # Added to the seed of the recipe: other initial weights and batches, the same data.
     seed_offset: int = option(0, hash_only_if_set=True)
     # In a recipe: the model (folder, .nemo file or name) to start from, with its sizes; may be only an encoder (NEST).
@@ -210,7 +211,7 @@ class TrainDiarOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_phases([phase.name for phase in self.phases], self.init)
+        check_phases([phase.name for phase in self.phases], self.init, self.encoder_warmup.steps > 0)
         if self.encoder_warmup.steps and any(phase.name == WARMUP for phase in self.phases):
             raise ValueError(f"phase {WARMUP!r} has the name of the encoder warm-up; give the phase another name")
         if self.encoder_warmup.steps and not self.global_speakers:

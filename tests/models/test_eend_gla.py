@@ -20,7 +20,7 @@ OPTIONS = EendGlaOptions(n_speakers=3, block=8, transformer=SMALL)
 
 def test_size_of_table_1() -> None:
     with torch.device("meta"):
-        model = EendGla(SIZES["base"])
+        model = EendGla(SIZES["eend-gla", "base"])
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(10.7, abs=0.05)
 
 
