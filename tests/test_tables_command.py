@@ -92,12 +92,17 @@ def test_one_table_and_what_it_needs_first(recipe: Path) -> None:
     text = RECIPE + rows + "[variants.large]\nseed = 5\n"
     (recipe / "recipe.toml").write_text(text, encoding="utf-8")
     request = TablesRequest(str(recipe), recipe / "exp")
-    assert [experiment.variant for experiment in list_first(request)] == ["large"]
-    assert list_first(replace(request, tables=["table1"])) == []
+    assert [experiment.variant for experiment in list_first(request.list_rows([]))] == ["large"]
+    assert list_first(replace(request, tables=["table1"]).list_rows([])) == []
     plan = plan_tables(replace(request, tables=["table1"]))
     assert {row.table for row in plan.rows} == {"table1"}
     # The first run of every row comes before the second of any.
     assert [experiment.variant for experiment in plan_tables(request).experiments] == ["pil", "", "large+same", "other"]
+    # Rows start from the model of the first variant, which need not exist for a dry run.
+    same, init = "[variants.same.train_diar]\n", recipe / "exp/variant-large/05-train-diar/model"
+    (recipe / "recipe.toml").write_text(text.replace(same, f'{same}init = "{init}"\n'), encoding="utf-8")
+    lines = sortk("tables", "--recipe", recipe, "--exp", recipe / "exp", "--table", 2, "--dry-run").stdout.splitlines()
+    assert list(dict.fromkeys(line.partition(":")[0] for line in lines)) == ["large", "large+same", "other"]
     (recipe / "recipe.toml").write_text(text.replace("table2 = [", "table4 = ["), encoding="utf-8")
     result = sortk("tables", "--recipe", recipe)
     assert result.exit_code == 1 and "first must name table1, table2 or table3, got 'table4'" in result.stderr

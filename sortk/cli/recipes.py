@@ -138,6 +138,7 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
         TablesRequest,
         keep_finished,
         list_first,
+        list_missing,
         place_results,
         plan_tables,
         write_tables,
@@ -162,15 +163,15 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
         else:
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
-    if not chosen.dry_run:
-        for experiment in list_first(request):
-            run_all(experiment)
-    plan = plan_tables(request)
+    rows = list(request.list_rows([]))
     if chosen.dry_run:
-        for experiment in plan.experiments:
+        for experiment in (*list_first(rows), *list_missing(rows)):
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
-                click.echo(f"{experiment.variant or plan.recipe}: {line}")
+                click.echo(f"{experiment.variant or experiment.recipe.name}: {line}")
         return
+    for experiment in list_first(rows):
+        run_all(experiment)
+    plan = plan_tables(request)
     if finished:
         plan = keep_finished(plan)
     elif not chosen.submits:

@@ -15,7 +15,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -123,12 +123,7 @@ class TablesPlan:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """Each variant that is to be trained and scored, once: the first run of every row, then the second runs, ...
-
-        So a command that is stopped early has something in every row.
-        """
-        missing = sorted((row for row in self.rows if row.files is None and not row.stored), key=lambda row: row.run)
-        return list({row.variant: row.experiment for row in missing}.values())
+        return list_missing(self.rows)
 
 
 @dataclass(frozen=True)
@@ -165,9 +160,18 @@ class TablesRequest:
                         notes.append(f"{name}: makes no sense on top of {self.variant} ({why})")
 
 
-def list_first(request: TablesRequest) -> list[Experiment]:
+def list_missing(rows: Iterable[Row]) -> list[Experiment]:
+    """Return each variant that is to be trained and scored, once: the first run of every row, then the second runs, ...
+
+    So a command that is stopped early has something in every row.
+    """
+    missing = sorted((row for row in rows if row.files is None and not row.stored), key=lambda row: row.run)
+    return list({row.variant: row.experiment for row in missing}.values())
+
+
+def list_first(rows: Iterable[Row]) -> list[Experiment]:
     """Return the variants that have to be run before `plan_tables`: rows that are not stored start from them."""
-    missing = [row for row in request.list_rows([]) if row.files is None and not row.stored]
+    missing = [row for row in rows if row.files is None and not row.stored]
     return list({experiment.variant: experiment for row in missing for experiment in row.first}.values())
 
 
