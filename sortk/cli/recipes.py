@@ -164,12 +164,14 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
             _run_stages(chosen, experiment, experiment.stages, to_stderr=True)  # the tables go to standard output
 
     rows = list(request.list_rows([]))
+    first = list_first(rows)
     if chosen.dry_run:
-        for experiment in (*list_first(rows), *list_missing(rows)):
+        # A row may lack only what is run first.
+        for experiment in (*first, *list_missing(rows)) if first else plan_tables(request).experiments:
             for line in experiment.dry_run(experiment.stages, chosen.force, redo_done=False):
                 click.echo(f"{experiment.variant or experiment.recipe.name}: {line}")
         return
-    for experiment in list_first(rows):
+    for experiment in first:
         run_all(experiment)
     plan = plan_tables(request)
     if finished:
