@@ -36,6 +36,12 @@ from targets import COMMANDS, STAGES, Target
 
 KILLS_OF_A_UNIT = 10
 STATE = CHECKOUT / ".chaos.json"
+WITHOUT_MODELS = {
+    "stage 0 prepare",
+    "stage 1 simulate",
+    "simulate",
+    "locks that are something else",
+}  # torch is not imported
 
 
 @dataclass
@@ -82,7 +88,7 @@ def main() -> int:
     options = _parse_arguments()
     about = {name: getattr(options, name) for name in ("seed", "kills", "rounds", "only", "only_kills")}
     state = load_state(options.state, about | {"commit": find_tested_commit(options.publish)})
-    preload()
+    preload(with_models=not set(options.only or ["all"]) <= WITHOUT_MODELS)
     root = Path(tempfile.mkdtemp(prefix="sortk-chaos-", dir=options.dir))
     os.environ["XDG_CACHE_HOME"] = str(root / "cache")
     try:

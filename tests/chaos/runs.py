@@ -42,6 +42,15 @@ LATE_IMPORTS = (  # of which the first optimizer's, _dynamo, takes as long as al
     "torch.utils.data",
     "tqdm",
 )
+WITHOUT_MODELS = (
+    "sortk.cli",
+    "sortk.corpora",
+    "sortk.formats.manifest",
+    "sortk.prepare",
+    "sortk.report",
+    "sortk.stages",
+)
+LATE_WITHOUT_MODELS = ("encodings.utf_8_sig", "scipy.signal", "tqdm")
 POLL_SECONDS = 0.004
 LOOK_CPU_SECONDS, LOOK_SECONDS = 0.004, 0.1  # its files are looked at when a run has worked so long, or after that time
 LOOKS_AT_NEW = 10  # so many looks at new files for one at all, which may have been written in place
@@ -51,13 +60,16 @@ PATIENCE_SECONDS = 300.0  # a run that takes so long hangs
 Prelude = Callable[[], None]
 
 
-def preload() -> None:
-    """Imports all of sortk, and what it imports only when needed; nothing may have started a thread."""
+def preload(with_models: bool) -> None:
+    """Import all of sortk, and what it imports only when needed; nothing may have started a thread.
+
+    Without models, import what stages 0 and 1 need: torch is most of the rest.
+    """
     for module in pkgutil.walk_packages(sortk.__path__, "sortk."):
-        if module.name != "sortk.__main__":
+        if module.name != "sortk.__main__" and (with_models or module.name.startswith(WITHOUT_MODELS)):
             with contextlib.suppress(ImportError):  # of an optional dependency
                 importlib.import_module(module.name)
-    for name in LATE_IMPORTS:
+    for name in LATE_IMPORTS if with_models else LATE_WITHOUT_MODELS:
         importlib.import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("a library has started threads, so this process cannot be forked")
