@@ -10,11 +10,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
+from torch.distributed import run as torchrun
 
 PATIENCE_SECONDS = 600  # on a machine that has other things to do
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr", "torch._dynamo"]  # of the first optimizer
+    ["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr", "torch._dynamo", "torch.distributed.run"]
 )
 
 
@@ -39,10 +40,24 @@ def run_group(work: Callable[..., None], *arguments: object, folder: Path) -> li
     return [process.exitcode for process in started]
 
 
+def run_torchrun(*arguments: str, folder: Path) -> str:
+    """Run torchrun with these arguments; return what it and its two processes wrote to standard error."""
+    process = SERVER.Process(target=_run_torchrun, args=(folder, arguments))
+    process.start()
+    process.join(PATIENCE_SECONDS)
+    assert process.exitcode is not None
+    return (folder / "stderr").read_text(encoding="utf-8")
+
+
 def read_messages(folder: Path, rank: int) -> list[str]:
     """Return the lines that sortk itself wrote."""
     lines = (folder / f"stderr-{rank}").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.startswith("sortk: ")]
+
+
+def _run_torchrun(folder: Path, arguments: tuple[str, ...]) -> None:
+    os.dup2(os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    torchrun.main(["--standalone", "--nproc-per-node=2", *arguments])
 
 
 def _run_as(rank: int, port: int, folder: Path, work: Callable[..., None], arguments: tuple[object, ...]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
-from groups import PATIENCE_SECONDS, read_messages, run_group, start_group
+from groups import PATIENCE_SECONDS, read_messages, run_group, run_torchrun, start_group
 from spoken import SMALL_DIARIZER, WORD_SECONDS, make_samples
 from test_diarizer import make_sessions
 
@@ -184,9 +183,8 @@ def test_one_process_goes_on_where_two_were_stopped(hums: Path, tmp_path: Path) 
     config.write_text(STEPS_CONFIG, encoding="utf-8")
     script.write_text(STOPPED, encoding="utf-8")
     arguments = choose_arguments("train-diar", hums, config, out)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    two = subprocess.run([*torchrun, *arguments], stderr=subprocess.PIPE, text=True, check=False)
-    assert two.stderr.count("sortk: interrupted") == 1, two.stderr
+    messages = run_torchrun(str(script), *arguments, folder=tmp_path)
+    assert messages.count("sortk: interrupted") == 1, messages
     assert read_steps(out.with_name("out.partial") / "log.jsonl") == [1, 2, 3, 4]
     run_here(arguments)
     assert read_steps(out / "log.jsonl") == list(range(1, STEPS + 1))
