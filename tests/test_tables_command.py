@@ -11,6 +11,7 @@ from tiny_recipe import STAGES, sortk
 
 from sortk.run.experiment import Experiment
 from sortk.run.tables import TablesRequest, list_first, place_results, plan_tables, write_tables
+from sortk.training import runtime
 
 RECIPE = (
     STAGES
@@ -37,7 +38,9 @@ def recipe(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path) -> None:
+def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("STEP_SECONDS", 10), ("CLIP_SECONDS", 2), ("N_TOKENS", 10)):
+        monkeypatch.setattr(runtime, name, value)
     exp = recipe / "exp"
     command = ("tables", "--recipe", recipe, "--exp", exp, "--set", "tables.runtime=tiny")
     planned = sortk(*command, "--dry-run").stdout
