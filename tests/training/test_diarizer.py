@@ -243,6 +243,16 @@ def test_without_an_initial_model_there_are_four_speakers() -> None:
     assert build_diarizer(TrainDiarOptions(model="eend-sa"), config)[0].options == eend.options
 
 
+def test_the_warm_up_alone_makes_an_encoder_to_start_from(tmp_path: Path) -> None:
+    sessions = make_sessions(tmp_path, 4)
+    options = replace(OPTIONS, encoder_warmup=replace(OPTIONS.encoder_warmup, steps=2), phases=())
+    train_diarizer(TrainingData(sessions, sessions), options, 0, tmp_path / "encoder")
+    model, _ = build_diarizer(options)
+    model.load_state_dict(load_model(tmp_path / "encoder" / "model")[0])
+    with pytest.raises(ValueError, match="there are no phases, so init must name the model"):
+        replace(options, encoder_warmup=WarmupOptions())
+
+
 def test_a_phase_with_the_name_of_the_warm_up_is_refused() -> None:
     phases = (DiarPhaseOptions("encoder-warmup", loop=LOOP),)
     with pytest.raises(ValueError, match="phase 'encoder-warmup' has the name of the encoder warm-up; give the phase"):
