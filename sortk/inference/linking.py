@@ -22,9 +22,10 @@ of the encoder's lower half, which learned to distinguish voices (`encoder_warmu
 
    At first each vector is a cluster. The two clusters whose union increases the log-likelihood most are joined, as long
    as it grows: this decides how many speakers there are, without a threshold. Two speakers of a window may be in one
-   cluster, because the model may take one voice for two, but each such pair costs SHARED. Speakers with little time
-   alone are left out, and join the likeliest cluster in the end. In a long recording, a voice also varies in ways that
-   do not average out, so its log-likelihood, and the cost, are scaled as if there were FULL_TRUST frames in all.
+   cluster, because the model may take one voice for two, but each such pair has a cost (`cost_of_sharing`). Speakers
+   with little time alone are left out, and join the likeliest cluster in the end. In a long recording, a voice also
+   varies in ways that do not average out, so its log-likelihood, and the cost, are scaled as if there were FULL_TRUST
+   frames in all.
 4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
    to the speaker who is likeliest to have the voice of the turn: the model may take two voices for one. Where windows
    overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted by
@@ -64,7 +65,8 @@ MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
 WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on a CPU
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
-SHARED = 4.0  # of the log-likelihood, that it costs to be in one cluster with another speaker of the window
+SHARED = 4.0  # of the log-likelihood, that it costs to be in one cluster with another speaker of the window,
+SHARED_ALONE = 12.0  # and more if this is the only window; of several, each has its part of it
 FULL_TRUST = 3000.0  # frames alone, in about 2.5 minutes; more count as so many, or one voice becomes many speakers
 PLAIN_NOISE, PLAIN_SPREAD = 0.15, 0.012  # of `VoiceSpace.plain`: what the model that comes with sortk has on average
 MAX_OVERLAP = 8  # windows that hold a frame: the time that a recording takes grows with it
@@ -261,8 +263,16 @@ def label_speakers(
         if labels[index] < 0:
             likelihoods = speakers.likelihoods(places[index, None], times[index, None], space.spread)[0]
             taken = np.isin(np.arange(len(likelihoods)), labels[group == group[index]])
-            labels[index] = (likelihoods - SHARED * taken).argmax()
+            labels[index] = (likelihoods - cost_of_sharing(group) * taken).argmax()
     return [labels[group == number].tolist() for number in range(len(windows))], speakers
+
+
+def cost_of_sharing(group: Ints) -> float:
+    """Return what it costs that two speakers of a window are one person; `group` is the window of each vector.
+
+    The fewer windows there are, the less is known about voices, and the more the model is to be believed.
+    """
+    return SHARED + SHARED_ALONE / max(len(np.unique(group)), 1)
 
 
 def find_speakers(
@@ -283,7 +293,8 @@ def find_speakers(
         held = np.zeros((len(members), len(names)), np.float32)  # speakers of each window that a cluster has
         held[np.arange(len(members) - len(part), len(members)), inside] = 1
         trust = min(1.0, FULL_TRUST / float(times[part].sum()))
-        joined = _join(trust * sums, trust * n_frames, trust**0.5 * held, spread, fewest, most)
+        costs = (trust * cost_of_sharing(group)) ** 0.5 * held
+        joined = _join(trust * sums, trust * n_frames, costs, spread, fewest, most)
         members = [[index for old in own for index in members[old]] for own in joined]
         sums = np.stack([sums[own].sum(axis=0) for own in joined])
         n_frames = np.array([n_frames[own].sum() for own in joined], np.float32)
@@ -293,15 +304,18 @@ def find_speakers(
     return labels, Speakers(sums, n_frames)
 
 
-def _join(sums: Floats, times: Floats, held: Floats, spread: Floats, fewest: int, most: int | None) -> list[list[int]]:
-    """(n, axes), (n,), (n, windows) -> the clusters that step 3 makes of n clusters, as lists of these."""
-    sums, times, held = sums.copy(), times.copy(), held.copy()
+def _join(sums: Floats, times: Floats, costs: Floats, spread: Floats, fewest: int, most: int | None) -> list[list[int]]:
+    """(n, axes), (n,), (n, windows) -> the clusters that step 3 makes of n clusters, as lists of these.
+
+    To join two clusters costs the product of their rows of `costs`.
+    """
+    sums, times, costs = sums.copy(), times.copy(), costs.copy()
     own = _likelihood(sums, times, spread)
 
     def gains_of(index: int) -> Floats:
         """Return by how much the log-likelihood grows if a cluster is joined with each of the others."""
         together = _likelihood(sums + sums[index], times + times[index], spread)
-        gains: Floats = np.where(is_left, together - own - own[index] - SHARED * (held @ held[index]), -np.inf)
+        gains: Floats = np.where(is_left, together - own - own[index] - costs @ costs[index], -np.inf)
         gains[index] = -np.inf
         return gains
 
@@ -312,7 +326,7 @@ def _join(sums: Floats, times: Floats, held: Floats, spread: Floats, fewest: int
         keep, gone = sorted(divmod(int(gains.argmax()), len(gains)))
         if gains[keep, gone] <= 0 and (most is None or n_left <= most):
             break
-        for values in (sums, times, held):
+        for values in (sums, times, costs):
             values[keep] += values[gone]
         own[keep] = _likelihood(sums[keep], times[keep], spread)
         members[keep] += members[gone]

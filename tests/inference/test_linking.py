@@ -25,6 +25,7 @@ from sortk.inference.linking import (
     Speakers,
     VoiceSpace,
     Window,
+    cost_of_sharing,
     cut_windows,
     describe_window,
     find_speakers,
@@ -100,12 +101,15 @@ def test_two_clusters_are_joined_if_the_likelihood_grows() -> None:
     assert joined(0.74, 1) and not joined(0.75, 1)
     assert joined(0.5, 4) and not joined(0.6, 4)
     assert joined(9, 4, most=1) and not joined(0, 4, fewest=2)
-    # Two of one window: it costs 4, and with 1000 frames each they gain 1/2 log(3001^2 / 6001) = 3.66.
-    assert not joined(0, 1000, group=(0, 0))
-    # 2000 frames each count as 1500, and the cost as 3: they gain 1/2 log(4501^2 / 9001) = 3.86.
-    assert joined(0, 2000, group=(0, 0))
+    # Two of the only window: it costs 16. 6000 frames each count as 1500, and the cost as 4: they gain 1/2 log(4501^2 /
+    # 9001) = 3.86. The cost of 12000 frames each counts as 2.
+    assert not joined(0, 6000, group=(0, 0)) and joined(0, 12000, group=(0, 0))
     # Q frames each are joined if about Q y^2 < 1/2 log(1.5 Q): 3000, which count as 1500, if y < 0.0507 (not 0.0374).
     assert joined(0.05, 3000) and not joined(0.052, 3000)
+
+
+def test_the_fewer_windows_the_more_it_costs_to_be_one_person() -> None:
+    assert [cost_of_sharing(np.array(group)) for group in ([0, 0], [0, 0, 1], [0, 0, 2, 5, 5, 9])] == [16, 10, 7]
 
 
 def test_likelihood_of_a_voice() -> None:
