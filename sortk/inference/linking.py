@@ -66,7 +66,7 @@ WINDOWS_TOGETHER = 6  # that are processed in one batch; more are not faster on 
 CLUSTERED_TOGETHER = 1000  # vectors, about an hour: the time of clustering grows with their cube
 SPEECH_MARGIN_SECONDS = 0.3  # around speech that silero-vad finds
 SHARED = 4.0  # of the log-likelihood, that it costs to be in one cluster with another speaker of the window,
-SHARED_ALONE = 12.0  # and more if this is the only window; of several, each has its part of it
+SHARED_ALONE = 12.0  # and more if this is the only window
 FULL_TRUST = 3000.0  # frames alone, in about 2.5 minutes; more count as so many, or one voice becomes many speakers
 PLAIN_NOISE, PLAIN_SPREAD = 0.15, 0.012  # of `VoiceSpace.plain`: what the model that comes with sortk has on average
 MAX_OVERLAP = 8  # windows that hold a frame: the time that a recording takes grows with it
@@ -272,7 +272,7 @@ def cost_of_sharing(group: Ints) -> float:
 
     The fewer windows there are, the less is known about voices, and the more the model is to be believed.
     """
-    return SHARED + SHARED_ALONE / max(len(np.unique(group)), 1)
+    return SHARED + SHARED_ALONE / max(len(np.unique(group)), 1) ** 2
 
 
 def find_speakers(

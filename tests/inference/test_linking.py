@@ -109,7 +109,7 @@ def test_two_clusters_are_joined_if_the_likelihood_grows() -> None:
 
 
 def test_the_fewer_windows_the_more_it_costs_to_be_one_person() -> None:
-    assert [cost_of_sharing(np.array(group)) for group in ([0, 0], [0, 0, 1], [0, 0, 2, 5, 5, 9])] == [16, 10, 7]
+    assert [cost_of_sharing(np.array(group)) for group in ([0, 0], [0, 0, 1], [0, 0, 2, 5, 5, 9])] == [16, 7, 4.75]
 
 
 def test_likelihood_of_a_voice() -> None:
