@@ -3,6 +3,7 @@ system are missing. Commands run in new processes, in an environment that has so
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nemo_models import random_sortformer
+from packaging.requirements import Requirement
 
 from sortk import __version__
 from sortk.formats import audio, manifest, rttm, seglst, sources, stm
@@ -155,6 +157,24 @@ def test_the_wheel_holds_all_that_a_user_needs(installed: Installed) -> None:
     )
     core = [name for name in fields.get_all("Requires-Dist") if "extra ==" not in name]
     assert len(core) == len(project["dependencies"]) and not any("meeteval" in name for name in core)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, tags do not tell where a wheel was made")
+def test_no_dependency_was_compiled_on_this_machine() -> None:
+    """A wheel that pip has compiled, as it does for meeteval, is for linux_x86_64 and not for manylinux."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    left = [Requirement(line) for line in project["dependencies"]]
+    tags: dict[str, list[str]] = {"torch": ["any"]}  # always a wheel; that of 2.6 has the tag of a compiled one
+    while left:
+        needed = left.pop()
+        name = re.sub(r"[-_.]+", "-", needed.name).lower()
+        if name not in tags and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            package = importlib.metadata.distribution(name)
+            tags[name] = re.findall(r"^Tag: (.*)$", package.read_text("WHEEL") or "", re.MULTILINE)
+            left += [Requirement(line) for line in package.requires or []]
+    assert {"click", "kaldialign", "pyannote-metrics", "scikit-learn"} <= tags.keys()
+    for name, found in tags.items():
+        assert found and all(tag.endswith("any") or "manylinux" in tag for tag in found), (name, found)
 
 
 def test_every_installed_file_is_from_the_wheel(installed: Installed) -> None:
