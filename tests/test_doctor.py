@@ -95,6 +95,17 @@ def test_a_package_that_does_not_load_is_a_fault(monkeypatch: pytest.MonkeyPatch
     assert sortk("doctor").exit_code == 1 and "\n!  " in sortk("doctor").stdout
 
 
+def test_a_package_of_an_extra_that_does_not_load_is_not_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchaudio with a torch that is newer than every torchaudio."""
+    requires = ["click>=8", 'torchaudio>=2.6; extra == "wavlm"']
+    monkeypatch.setattr(metadata, "requires", lambda _: requires)
+    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    [packages, _] = doctor.examine_packages()
+    assert not packages.advice
+    extra = doctor._describe_extra([Requirement(line) for line in requires], "wavlm")
+    assert extra == "torchaudio cannot be loaded (ModuleNotFoundError), which only WavLM needs"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_write_access_is_a_fault(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -236,6 +236,7 @@ def test_what_may_be_missing_is_not_needed(installed: Installed) -> None:
     assert without.returncode == 0 and without.stdout.splitlines()[: len(found)] == found, without.stderr
     said = " ".join(without.stdout.split())
     assert "torchaudio cannot be loaded (ModuleNotFoundError), which only WavLM needs" in said
+    assert "everything that sortk needs works" in said
     assert re.search(r"^memory +[\d.]+ GB$", without.stdout, re.MULTILINE)  # and not what is free
     assert f"{os.cpu_count()} of {os.cpu_count()} cores" in without.stdout
     assert "OVERALL" in without.stdout

@@ -81,7 +81,7 @@ def examine_packages() -> Iterator[Finding]:
         return
     needed = [requirement for requirement in requirements if _applies(requirement, "")]
     faults = [fault for requirement in needed if (fault := _find_fault(requirement))]
-    faults += [fault for package, module in LOADED.items() if (fault := _fail_to_load(package, module))]
+    faults += [fault for requirement in needed if (fault := _fail_to_load(requirement.name))]
     versions = ", ".join(f"{each.name} {_installed_version(each.name) or 'missing'}" for each in needed)
     advice = f"{'; '.join(faults)}: run make setup, or pip install . in the checkout" if faults else ""
     yield Finding("packages", versions, advice)
@@ -94,9 +94,10 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 
 def _describe_extra(requirements: list[Requirement], extra: str) -> str:
-    """Return "installed", or what is missing of the packages that only this extra needs."""
+    """Return "installed", or what is missing or does not load of the packages that only this extra needs."""
     own = [each for each in requirements if _applies(each, extra) and not _applies(each, "") and each.name != "sortk"]
-    return ", ".join(fault for each in own if (fault := _find_fault(each))) or "installed"
+    faults = [fault for each in own if (fault := _find_fault(each) or _fail_to_load(each.name))]
+    return ", ".join(faults) or "installed"
 
 
 def _find_fault(requirement: Requirement) -> str:
@@ -108,11 +109,11 @@ def _find_fault(requirement: Requirement) -> str:
     return ""
 
 
-def _fail_to_load(package: str, module: str) -> str:
-    if _installed_version(package) is None:
-        return ""  # reported already
+def _fail_to_load(package: str) -> str:
+    if package not in LOADED or _installed_version(package) is None:
+        return ""  # a missing one is reported already
     try:
-        import_module(module)
+        import_module(LOADED[package])
     except (ImportError, OSError, RuntimeError) as error:  # a library that is missing or does not fit
         use = ", which only WavLM needs" if package == "torchaudio" else ""
         return f"{package} cannot be loaded ({type(error).__name__}){use}"
