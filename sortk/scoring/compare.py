@@ -4,6 +4,9 @@ A set of n sessions stands for the sessions that could have been recorded. Draw 
 the rates of the drawn sets show how much the rate would change with other sessions. To compare two systems, both are
 scored on the same drawn sets (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance
 evaluation", ICASSP 2004): a session that is hard for both does not blur the difference.
+
+A system that was trained several times, with different seeds, would also have other rates with other seeds. So its runs
+are drawn, too, independently of the sessions: the interval covers both kinds of chance.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ INTERVAL = (0.025, 0.975)
 
 @dataclass(frozen=True)
 class SessionCounts:
-    """The errors of one system by session: its rate is sum(wrong) / sum(scored)."""
+    """The errors of one run of a system by session: its rate is sum(wrong) / sum(scored)."""
 
     wrong: Sequence[float]
     scored: Sequence[float]
@@ -43,16 +46,33 @@ class SessionCounts:
         return rates
 
 
-def bootstrap(wrong: Sequence[float], scored: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """Return the 95 % interval of sum(wrong) / sum(scored) over drawn sets of sessions; None for a single session."""
-    n_sessions = len(wrong)
+Runs = Sequence[SessionCounts]
+"""One system, trained once or with several seeds, and scored on the same sessions: its rate is the mean of its runs."""
+
+
+def draw_rates(runs: Runs, drawn: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return the rate of a system in each drawn set of sessions, with as many runs as it has drawn with replacement.
+
+    The n runs vary less about their own mean than about that of all seeds: by sqrt((n - 1) / n). Hence the factor.
+    """
+    rates = np.stack([run.rates(drawn) for run in runs])
+    n_runs, mean = len(runs), rates.mean(axis=0)
+    if n_runs == 1:
+        return mean
+    drawn_runs = rng.integers(n_runs, size=rates.shape)
+    deviation = np.take_along_axis(rates, drawn_runs, axis=0).mean(axis=0) - mean
+    return mean + (n_runs / (n_runs - 1)) ** 0.5 * deviation
+
+
+def bootstrap(runs: Runs, seed: int = 0) -> tuple[float, float] | None:
+    """Return the 95 % interval of a rate over drawn sets of sessions, and over drawn runs; None for one session."""
+    n_sessions, rng = len(runs[0].wrong), np.random.default_rng(seed)
     if n_sessions < 2:
         return None
-    drawn = np.random.default_rng(seed).integers(n_sessions, size=(N_DRAWS, n_sessions))
-    sums = np.asarray(scored)[drawn].sum(axis=1)
-    if not (sums > 0).all():
+    drawn = rng.integers(n_sessions, size=(N_DRAWS, n_sessions))
+    if not all((np.asarray(run.scored)[drawn].sum(axis=1) > 0).all() for run in runs):
         return None
-    low, high = np.quantile(np.asarray(wrong)[drawn].sum(axis=1) / sums, INTERVAL).tolist()
+    low, high = np.quantile(draw_rates(runs, drawn, rng).clip(min=0), INTERVAL).tolist()
     return low, high
 
 
@@ -66,32 +86,37 @@ class Difference:
     n_sessions: int
 
 
-def compare(a: SessionCounts, b: SessionCounts, seed: int = 0) -> Difference:
+def compare(a: Runs, b: Runs, seed: int = 0) -> Difference:
     """Return the paired bootstrap of two systems; element i of all arrays belongs to session i.
 
-    The p-value is twice the share of drawn sets in which the sign of the difference is not that of all sessions (a tie
+    Both have the same drawn sessions, and each its own drawn runs. The p-value is twice the share of drawn sets in which the sign of the difference is not that of all sessions (a tie
     counts against it).
     """
-    n_sessions = len(a.wrong)
+    n_sessions, rng = len(a[0].wrong), np.random.default_rng(seed)
     if n_sessions < 2:
         raise ValueError(f"a paired comparison needs at least 2 sessions, got {n_sessions}")
-    is_exact = n_sessions**n_sessions <= N_PAIRED_DRAWS
+    is_exact = n_sessions**n_sessions <= N_PAIRED_DRAWS and len(a) == len(b) == 1
     drawn = (
         np.array(list(itertools.product(range(n_sessions), repeat=n_sessions)))
         if is_exact
-        else np.random.default_rng(seed).integers(n_sessions, size=(N_PAIRED_DRAWS, n_sessions))
+        else rng.integers(n_sessions, size=(N_PAIRED_DRAWS, n_sessions))
     )
-    drawn = drawn[(np.asarray(a.scored)[drawn].sum(axis=1) > 0) & (np.asarray(b.scored)[drawn].sum(axis=1) > 0)]
+    for run in (*a, *b):
+        drawn = drawn[np.asarray(run.scored)[drawn].sum(axis=1) > 0]
     if not len(drawn):
         raise ValueError("the sessions have nothing to score, so they have no error rates to compare")
-    differences = b.rates(drawn) - a.rates(drawn)
+    differences = draw_rates(b, drawn, rng) - draw_rates(a, drawn, rng)
     low, high = np.quantile(differences, INTERVAL).tolist()
     rarer_sign = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     # Of random draws, the set itself counts as one more, so that p is never 0 (Davison and Hinkley, 1997, eq. 4.11).
     p_value = rarer_sign / len(drawn) if is_exact else (rarer_sign + 1) / (len(drawn) + 1)
-    everything = np.arange(n_sessions)[None]
-    difference = float((b.rates(everything) - a.rates(everything))[0])
+    difference = mean_rate(b) - mean_rate(a)
     return Difference(difference, (low, high), min(1.0, 2 * p_value), n_sessions)
+
+
+def mean_rate(runs: Runs) -> float:
+    """Return the rate of a system: the mean over its runs."""
+    return sum(sum(run.wrong) / sum(run.scored) for run in runs) / len(runs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,7 +150,7 @@ def format_systems(reports: Mapping[str, DerReport | WerReport], style: TableFor
         rows.setdefault("OVERALL", []).append(percent(sum(counts.wrong) / total) if total else "-")
         for part, wrong in report.parts.items():
             rows.setdefault(f"OVERALL {part}", []).append(percent(wrong / total) if total else "-")
-        interval = bootstrap(counts.wrong, counts.scored)
+        interval = bootstrap([counts])
         low, high = map(percent, interval) if interval else ("-", "-")
         rows.setdefault("OVERALL 95 % from", []).append(low)
         rows.setdefault("OVERALL 95 % to", []).append(high)
@@ -137,7 +162,7 @@ def format_systems(reports: Mapping[str, DerReport | WerReport], style: TableFor
 def compare_systems(reports: Mapping[str, DerReport | WerReport], seed: int = 0) -> dict[str, Difference]:
     """Return the paired bootstrap of each further system against the first."""
     (_, first), *others = reports.items()
-    return {name: compare(first.counts, report.counts, seed) for name, report in others}
+    return {name: compare([first.counts], [report.counts], seed) for name, report in others}
 
 
 def format_comparison(

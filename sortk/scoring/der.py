@@ -78,7 +78,7 @@ class DerReport:
 
     def bootstrap(self, seed: int = 0) -> tuple[float, float] | None:
         """Return the 95 % interval of the pooled DER over sets drawn from these sessions; None for one session."""
-        return bootstrap(self.counts.wrong, self.counts.scored, seed)
+        return bootstrap([self.counts], seed)
 
 
 def score_der(

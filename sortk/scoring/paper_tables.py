@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sortk.formats.files import atomic_text
-from sortk.scoring.compare import SessionCounts, bootstrap, compare
+from sortk.scoring.compare import Runs, SessionCounts, bootstrap, compare, mean_rate
 from sortk.scoring.results import METRICS, NOT_MEASURED, format_arrival
 from sortk.scoring.tables import format_table, percent
 
@@ -82,7 +82,9 @@ NO_NUMBERS: PaperNumbers = (None,)
 DER_PARTS = ("miss", "false_alarm", "confusion")
 SIGNIFICANT = 0.05
 MARK = "\\*"  # in Markdown, a star
-MARK_NOTE = f"- {MARK} differs from the best of its column (paired bootstrap over sessions, p < {SIGNIFICANT:g})"
+MARK_NOTE = (
+    f"- {MARK} differs from the best of its column (paired bootstrap over sessions and runs, p < {SIGNIFICANT:g})"
+)
 
 RUNTIME_NOTE = (
     "Measured on one core with random weights: a training step on one sample of 90 s, of which the losses were timed "
@@ -245,36 +247,33 @@ def _format_der(rows: Sequence[Measured]) -> list[str]:
     return [format_table(header, lines, "md"), "\n".join(notes)]
 
 
-def _count_seconds(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, SessionCounts]:
-    """Return the errors of all runs by session, for the column of each test set's overall DER."""
+def _count_seconds(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, Runs]:
+    """Return the errors of each run by session, for the column of each test set's overall DER."""
     columns = {}
     for test_set, runs in by_set.items():
         n_speakers = list(runs[0]["by_speakers"])
         column = f"{test_set} {n_speakers[0]} spk" if len(n_speakers) == 1 else f"{test_set} all"
-        columns[column] = _sum_runs(runs)
+        columns[column] = _counts_of(runs)
     return columns
 
 
-def _sum_runs(runs: Sequence[ScoreEntry]) -> SessionCounts:
-    """Return what is wrong and what is scored in all runs, by session."""
-    wrong, scored = (
-        [sum(own) for own in zip(*(run["sessions"][what] for run in runs), strict=True)] for what in ("wrong", "scored")
-    )
-    return SessionCounts(wrong, scored)
+def _counts_of(runs: Sequence[ScoreEntry]) -> Runs:
+    """Return what is wrong and what is scored in each run, by session."""
+    return [SessionCounts(run["sessions"]["wrong"], run["sessions"]["scored"]) for run in runs]
 
 
-def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, SessionCounts]]) -> bool:
+def _mark_worse(cells: Mapping[Any, dict[str, str]], counts: Mapping[Any, Mapping[str, Runs]]) -> bool:
     """Mark the rates that differ from the best of their column; returns whether there are any."""
     has_marks = False
     for column in dict.fromkeys(name for own in counts.values() for name in own):
         own = {row: by_column[column] for row, by_column in counts.items() if column in by_column}
-        own = {row: count for row, count in own.items() if sum(count.scored) > 0}
+        own = {row: runs for row, runs in own.items() if all(sum(run.scored) > 0 for run in runs)}
         if len(own) < 2:
             continue
-        best = min(own, key=lambda row: sum(own[row].wrong) / sum(own[row].scored))
-        for row, count in own.items():
-            alike = len(count.wrong) == len(own[best].wrong) > 1
-            if row != best and alike and compare(own[best], count).p_value < SIGNIFICANT:
+        best = min(own, key=lambda row: mean_rate(own[row]))
+        for row, runs in own.items():
+            alike = len(runs[0].wrong) == len(own[best][0].wrong) > 1
+            if row != best and alike and compare(own[best], runs).p_value < SIGNIFICANT:
                 cells[row][column] += MARK
                 has_marks = True
     return has_marks
@@ -292,7 +291,7 @@ def _der_cells(by_set: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, str]:
         cells |= {f"{test_set} {n} spk": _mean([rates.get(n) for rates in by_speakers]) for n in by_speakers[0]}
         if len(by_speakers[0]) != 1:
             cells[f"{test_set} all"] = _mean([run["overall"]["der"] for run in runs])
-        if interval := _interval(runs):
+        if interval := bootstrap(_counts_of(runs)):
             cells[f"{test_set} 95 %"] = " to ".join(map(percent, interval))
         if len(runs) > 1:
             cells[f"{test_set} each run"] = ", ".join(_mean([run["overall"]["der"]]) for run in runs)
@@ -304,18 +303,13 @@ def _mean(rates: Sequence[float | None]) -> str:
     return percent(sum(known) / len(known)) if len(known) == len(rates) else NOT_MEASURED
 
 
-def _interval(runs: Sequence[ScoreEntry]) -> Sequence[float] | None:
-    """Return the interval of the mean over the runs; the same sessions are drawn for all runs."""
-    if len(runs) == 1:
-        interval: Sequence[float] | None = runs[0]["overall"].get("der_interval_95")
-        return interval
-    counts = _sum_runs(runs)
-    return bootstrap(counts.wrong, counts.scored)
-
-
 def _explain_means(measured: Mapping[Any, Mapping[str, Sequence[ScoreEntry]]]) -> list[str]:
     several = {len(runs) for by_set in measured.values() for runs in by_set.values()} - {1}
-    return ["- where runs are listed, rates are their mean; they differ by chance only (seeds)"] if several else []
+    note = (
+        "- where runs are listed, rates are their mean; they differ by chance only (seeds), and intervals and comparisons "
+        "cover other seeds as well as other sessions"
+    )
+    return [note] if several else []
 
 
 def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
@@ -330,7 +324,7 @@ def _format_wer(rows: Sequence[Measured], table: str) -> list[str]:
             by_column.setdefault(f"{entry['test_set']} {METRICS[entry['settings']['metric']]}", []).append(entry)
     cells = {name: _wer_cells(by_column) for name, by_column in measured.items()}
     counts = {
-        name: {column: _sum_runs(runs) for column, runs in by_column.items() if _has_rate(runs[0])}
+        name: {column: _counts_of(runs) for column, runs in by_column.items() if _has_rate(runs[0])}
         for name, by_column in measured.items()
     }
     has_marks = _mark_worse(cells, counts)
@@ -367,8 +361,7 @@ def _wer_cells(by_column: Mapping[str, Sequence[ScoreEntry]]) -> dict[str, str]:
                 f"{test_set} {n} spk {name}": _mean([run["by_speakers"].get(n, {}).get(metric) for run in runs])
                 for n in numbers
             }
-        counts = _sum_runs(runs)
-        if interval := bootstrap(counts.wrong, counts.scored):
+        if interval := bootstrap(_counts_of(runs)):
             cells[f"{column} 95 %"] = " to ".join(map(percent, interval))
         if len(runs) > 1:
             cells[f"{column} each run"] = ", ".join(_mean([rate]) for rate in rates)

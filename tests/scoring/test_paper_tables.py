@@ -140,27 +140,28 @@ def _plain(table: str) -> str:
     return "\n".join(re.sub(r"\\multirow\{\d\}\{\*\}\{([^{}]*)\}", r"\1", row) for row in rows)
 
 
-def test_table_1_says_how_sure_a_rate_is() -> None:
-    entry = der("none", {"2": 0.1}, 0.1)
-    entry["overall"]["der_interval_95"] = [0.08, 0.125]
-    text = write(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
-    assert cells(text, "system")[2:4] == ["test 2 spk", "test 95 %"]
-    assert cells(text, "Sortformer-PIL")[2:4] == ["10.00", "8.00 to 12.50"]
-
-
 def seconds(scored: float, wrong: float) -> dict[str, float]:
     return {"scored_seconds": scored, "miss_seconds": wrong, "false_alarm_seconds": 0.0, "confusion_seconds": 0.0}
 
 
-def test_runs_of_one_row_are_their_mean_and_sessions_are_drawn_for_all_alike() -> None:
+def test_table_1_says_how_sure_a_rate_is() -> None:
+    entry = der("none", {"2": 0.1}, 0.1)
+    entry["sessions"] = {"a": seconds(10, 0.5), "b": seconds(10, 1.5)}  # a quarter of the drawn sets is a alone
+    text = write(table1=[Measured("Sortformer-PIL", "pil", scores(der=[entry]))])
+    assert cells(text, "system")[2:4] == ["test 2 spk", "test 95 %"]
+    assert cells(text, "Sortformer-PIL")[2:4] == ["10.00", "5.00 to 15.00"]
+
+
+def test_runs_of_one_row_are_their_mean_and_its_interval_covers_runs() -> None:
     first, second = der("none", {"2": 0.1, "3": 0.3}, 0.2), der("none", {"2": 0.2, "3": None}, 0.25)
-    # Two sessions that are right in one run and wrong in the other: the mean is the same whichever are drawn.
-    first["sessions"] = {"a": seconds(10, 0), "b": seconds(10, 4)}
-    second["sessions"] = {"a": seconds(10, 4), "b": seconds(10, 0)}
+    # All sessions are alike. Of two drawn runs, a quarter of the draws has only the first (10 %) and a quarter only the
+    # second (30 %): 20 +- 10 %, times sqrt(2).
+    first["sessions"] = {"a": seconds(10, 1), "b": seconds(10, 1)}
+    second["sessions"] = {"a": seconds(10, 3), "b": seconds(10, 3)}
     rows = [Measured("Sortformer-PIL", name, scores(der=[run])) for name, run in (("pil", first), ("again", second))]
     text = write(table1=[*rows, Measured("EEND-SA", "sa", scores(der=[der("none", {"2": 0.4, "3": 0.5}, 0.45)]))])
     assert cells(text, "system")[2:7] == ["test 2 spk", "test 3 spk", "test all", "test 95 %", "test each run"]
-    assert cells(text, "Sortformer-PIL")[2:7] == ["15.00", "-", "22.50", "20.00 to 20.00", "20.00, 25.00"]
+    assert cells(text, "Sortformer-PIL")[2:7] == ["15.00", "-", "22.50", "5.86 to 34.14", "20.00, 25.00"]
     assert cells(text, "EEND-SA")[2:7] == ["40.00", "50.00", "45.00", "-", "-"]
     assert "rates are their mean" in text and cells(text, "again")[0] == "again"
 
@@ -186,7 +187,7 @@ def test_runs_of_a_row_of_table_2() -> None:
         "test cpWER 95 %",
         "test cpWER each run",
     ]
-    assert cells(text, "2")[2:8] == ["7.50", "30.00", "30.00", "15.00", "30.00 to 30.00", "20.00, 40.00"]
+    assert cells(text, "2")[2:8] == ["7.50", "30.00", "30.00", "15.00", "15.86 to 44.14", "20.00, 40.00"]
     assert "rates are their mean" in text and cells(text, "again")[0] == "again"
 
 
