@@ -56,12 +56,14 @@ def draw_rates(runs: Runs, drawn: npt.NDArray[np.int64], rng: np.random.Generato
     The n runs vary less about their own mean than about that of all seeds: by sqrt((n - 1) / n). Hence the factor.
     """
     rates = np.stack([run.rates(drawn) for run in runs])
-    n_runs, mean = len(runs), rates.mean(axis=0)
+    n_runs = len(runs)
+    mean: npt.NDArray[np.float64] = rates.mean(axis=0)
     if n_runs == 1:
         return mean
     drawn_runs = rng.integers(n_runs, size=rates.shape)
     deviation = np.take_along_axis(rates, drawn_runs, axis=0).mean(axis=0) - mean
-    return mean + (n_runs / (n_runs - 1)) ** 0.5 * deviation
+    varied: npt.NDArray[np.float64] = mean + (n_runs / (n_runs - 1)) ** 0.5 * deviation
+    return varied
 
 
 def bootstrap(runs: Runs, seed: int = 0) -> tuple[float, float] | None:
@@ -89,8 +91,8 @@ class Difference:
 def compare(a: Runs, b: Runs, seed: int = 0) -> Difference:
     """Return the paired bootstrap of two systems; element i of all arrays belongs to session i.
 
-    Both have the same drawn sessions, and each its own drawn runs. The p-value is twice the share of drawn sets in which the sign of the difference is not that of all sessions (a tie
-    counts against it).
+    Both have the same drawn sessions, and each its own drawn runs. The p-value is twice the share of drawn sets in which
+    the sign of the difference is not that of all sessions (a tie counts against it).
     """
     n_sessions, rng = len(a[0].wrong), np.random.default_rng(seed)
     if n_sessions < 2:

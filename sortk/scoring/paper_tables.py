@@ -306,8 +306,8 @@ def _mean(rates: Sequence[float | None]) -> str:
 def _explain_means(measured: Mapping[Any, Mapping[str, Sequence[ScoreEntry]]]) -> list[str]:
     several = {len(runs) for by_set in measured.values() for runs in by_set.values()} - {1}
     note = (
-        "- where runs are listed, rates are their mean; they differ by chance only (seeds), and intervals and comparisons "
-        "cover other seeds as well as other sessions"
+        "- where runs are listed, rates are their mean; they differ by chance only (seeds), and intervals and "
+        "comparisons cover other seeds as well as other sessions"
     )
     return [note] if several else []
 

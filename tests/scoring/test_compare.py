@@ -62,7 +62,7 @@ def test_runs_and_sessions_both_widen_the_interval() -> None:
     hard = rng.uniform(0, 4, 100)
     runs = [SessionCounts(hard + change, scored) for change in (0.0, 0.5, 1.0)]
     widths = [high - low for low, high in (bootstrap([runs[1]]) or (0, 0), bootstrap(runs) or (0, 0))]
-    # Standard errors by theory: of sessions, 10 % * sqrt(16 / 12 / 100) = 1.15 points; of runs, 5 / sqrt(3) = 2.9 points.
+    # Standard errors by theory, in points: of sessions 10 sqrt(16 / 12 / 100) = 1.15, of runs 5 / sqrt(3) = 2.9.
     assert widths[0] == pytest.approx(2 * 1.96 * 0.0115, rel=0.15)
     assert widths[1] == pytest.approx(2 * 1.96 * np.hypot(0.0115, 0.029), rel=0.15)
 
