@@ -91,8 +91,8 @@ class Difference:
 def compare(a: Runs, b: Runs, seed: int = 0) -> Difference:
     """Return the paired bootstrap of two systems; element i of all arrays belongs to session i.
 
-    Both have the same drawn sessions, and each its own drawn runs. The p-value is twice the share of drawn sets in which
-    the sign of the difference is not that of all sessions (a tie counts against it).
+    Both have the same drawn sessions, and each its own drawn runs. The p-value is twice the share of drawn sets in
+    which the sign of the difference is not that of all sessions (a tie counts against it).
     """
     n_sessions, rng = len(a[0].wrong), np.random.default_rng(seed)
     if n_sessions < 2:
