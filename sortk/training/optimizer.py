@@ -135,11 +135,32 @@ def stacked_matrices(model: nn.Module) -> Iterable[Tensor]:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """(n, rows, columns) U S V^T -> about U V^T, of each (Newton-Schulz iteration)."""
+    """(n, rows, columns) U S V^T -> about U V^T, of each (Newton-Schulz iteration).
+
+    With the shorter side first and G = X X^T, an iteration is X <- q X, where q = a + b G + c G^2. All q are polynomials
+    of the first G, so they commute: G <- q G q, and X itself is needed only once, in the end. For matrices that are
+    four times as long as wide, that takes half the time.
+    """
     rows, columns = matrices.shape[1:]
     x: Tensor = matrices.transpose(1, 2) if rows > columns else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(N_ITERATIONS):
-        square = x @ x.mT
-        x = A * x + (B * square + C * square @ square) @ x
+    if max(rows, columns) < 2 * min(rows, columns):
+        for _ in range(N_ITERATIONS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
+    else:
+        gram = x @ x.mT
+        product = factor = _factor(gram)
+        for _ in range(N_ITERATIONS - 1):
+            gram = factor @ gram @ factor
+            factor = _factor(gram)
+            product = factor @ product
+        x = product @ x
     return x.transpose(1, 2) if rows > columns else x
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """q: (n, side, side) -> (n, side, side)."""
+    factor = torch.baddbmm(gram, gram, gram, beta=B, alpha=C)
+    factor.diagonal(dim1=1, dim2=2).add_(A)
+    return factor

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from sortk.training.optimizer import RMS_RATIO, Muon, orthogonalize, stacked_matrices
+from sortk.training.optimizer import N_ITERATIONS, RMS_RATIO, A, B, C, Muon, orthogonalize, stacked_matrices
 
 
 class Stack(nn.Module):
@@ -25,6 +26,18 @@ def test_singular_values_become_about_one() -> None:
     u, _, v = torch.linalg.svd(matrices, full_matrices=False)
     cosine = torch.cosine_similarity(orthogonalize(matrices).flatten(1), (u @ v).flatten(1))
     assert cosine.min() > 0.97
+
+
+@pytest.mark.parametrize("shape", [(64, 16), (16, 64), (16, 16), (24, 16)])
+def test_short_cuts_change_nothing(shape: tuple[int, int]) -> None:
+    """The iteration as it is written down: X <- a X + (b X X^T + c (X X^T)^2) X."""
+    generator = torch.Generator().manual_seed(4)
+    matrices = torch.randn(3, *shape, generator=generator) * torch.logspace(0, -3, shape[1])
+    plain = (matrices / matrices.norm(dim=(1, 2), keepdim=True)).double()
+    for _ in range(N_ITERATIONS):
+        square = plain @ plain.mT
+        plain = A * plain + (B * square + C * square @ square) @ plain
+    torch.testing.assert_close(orthogonalize(matrices).double(), plain, atol=2e-5, rtol=0)
 
 
 def test_matrices_of_layers_are_muons_and_the_rest_adamws() -> None:
