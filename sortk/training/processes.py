@@ -83,7 +83,8 @@ class Pulse(threading.Thread):
         super().__init__(daemon=True, name="pulse")
         # A second connection to the store, because the first one is blocked while the process waits for the others.
         # Not store.clone(), which torch 2.6 does not have.
-        self._store = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store: Any = distributed.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
         self._rank, self._n = rank, n
         self._ended = threading.Event()
 
