@@ -137,9 +137,9 @@ def stacked_matrices(model: nn.Module) -> Iterable[Tensor]:
 def orthogonalize(matrices: Tensor) -> Tensor:
     """(n, rows, columns) U S V^T -> about U V^T, of each (Newton-Schulz iteration).
 
-    With the shorter side first and G = X X^T, an iteration is X <- q X, where q = a + b G + c G^2. All q are polynomials
-    of the first G, so they commute: G <- q G q, and X itself is needed only once, in the end. For matrices that are
-    four times as long as wide, that takes half the time.
+    With the shorter side first and G = X X^T, an iteration is X <- q X, where q = a + b G + c G^2. All q are
+    polynomials of the first G, so they commute: G <- q G q, and X itself is needed only once, in the end. For matrices
+    that are four times as long as wide, that takes half the time.
     """
     rows, columns = matrices.shape[1:]
     x: Tensor = matrices.transpose(1, 2) if rows > columns else matrices

@@ -50,7 +50,7 @@ def join_processes() -> Iterator[Processes]:
     store, rank, n = next(rendezvous("env://"))
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, store=PrefixStore("sortk", store), rank=rank, world_size=n)
-    pulse = Pulse(store, rank, n)
+    pulse = Pulse(rank, n)
     pulse.start()
     try:
         yield processes
@@ -79,16 +79,18 @@ class Pulse(threading.Thread):
     SILENT_SECONDS = 45.0
     BEAT_SECONDS = 3.0
 
-    def __init__(self, store: Store, rank: int, n: int) -> None:
+    def __init__(self, rank: int, n: int) -> None:
         super().__init__(daemon=True, name="pulse")
-        # A connection of its own, which nothing blocks. Older versions of torch cannot have one, and so no pulse.
-        self._store: Any = store.clone() if hasattr(store, "clone") else None
+        # A second connection to the store, because the first one is blocked while the process waits for the others.
+        # Not store.clone(), which torch 2.6 does not have.
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        connection = distributed.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
+        # torchrun keeps the store when it starts all processes again; beats of the ones before do not count.
+        self._store: Any = PrefixStore(f"pulse {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection)
         self._rank, self._n = rank, n
         self._ended = threading.Event()
 
     def run(self) -> None:
-        if self._store is None:
-            return
         beats: dict[int, bytes] = {}
         last_beat = dict.fromkeys(range(self._n), time.monotonic())
         last = time.monotonic()
@@ -121,7 +123,7 @@ class Pulse(threading.Thread):
     def stop(self) -> None:
         """Report that this process has ended, so that no process waits for its next beat."""
         self._ended.set()
-        with contextlib.suppress(RuntimeError, AttributeError):
+        with contextlib.suppress(RuntimeError):
             self._store.set(_beat_key(self._rank), ENDED)
 
 
