@@ -90,7 +90,7 @@ class Options:
     """Base of option dataclasses. A subclass with rules of its own calls super().__post_init__() first."""
 
     def __post_init__(self) -> None:
-        for name, allowed in _list_rules(type(self)):
+        for name, allowed in _list_rules(typing.cast(Any, type(self))):
             value = getattr(self, name)
             if isinstance(allowed, Range):
                 _check_range(name, value, allowed)
