@@ -19,8 +19,9 @@ $(STAMP): pyproject.toml
 	touch $@
 
 # One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
+# Bytecode of the tests is kept, also where the environment says otherwise: to make it takes each process ten seconds.
 test: setup  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
 	bin/test-cluster install

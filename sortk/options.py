@@ -35,6 +35,7 @@ from typing import Any, Literal, TypeVar
 from sortk.formats.files import quote
 
 T = TypeVar("T")
+Memo = dict[tuple[str, int], tuple[Any, Any]]  # key and id of a value -> the value, and what it was converted to
 
 LONGEST_LINE = 116  # characters of a setting and the comment behind it
 LONGEST_KEY = 80  # characters in which a typing error is looked for
@@ -89,16 +90,27 @@ class Options:
     """Base of option dataclasses. A subclass with rules of its own calls super().__post_init__() first."""
 
     def __post_init__(self) -> None:
-        hints = _type_hints(typing.cast(Any, type(self)))
-        for entry in dataclasses.fields(typing.cast(Any, self)):
-            value = getattr(self, entry.name)
-            if "range" in entry.metadata:
-                _check_range(entry.name, value, entry.metadata["range"])
-            if typing.get_origin(hints[entry.name]) is Literal and value not in typing.get_args(hints[entry.name]):
-                raise ValueError(_must_be_one_of(entry.name, hints[entry.name], value))
+        for name, allowed in _list_rules(typing.cast(Any, type(self))):
+            value = getattr(self, name)
+            if isinstance(allowed, Range):
+                _check_range(name, value, allowed)
+            elif value not in typing.get_args(allowed):
+                raise ValueError(_must_be_one_of(name, allowed, value))
 
 
 @functools.cache  # a recipe with many variants is read thousands of times
+def _list_rules(options: Any) -> list[tuple[str, Any]]:
+    """Return each field that has a rule, in order, with its Range or its Literal type."""
+    hints, rules = _type_hints(options), []
+    for entry in dataclasses.fields(options):
+        if "range" in entry.metadata:
+            rules.append((entry.name, entry.metadata["range"]))
+        if typing.get_origin(hints[entry.name]) is Literal:
+            rules.append((entry.name, hints[entry.name]))
+    return rules
+
+
+@functools.cache
 def _type_hints(options: Any) -> dict[str, Any]:
     return typing.get_type_hints(options)
 
@@ -111,11 +123,13 @@ def _check_range(name: str, value: Any, allowed: Range) -> None:
         raise ValueError(f"{name} must be {allowed}, got {quote(value)}")
 
 
-def read_options(options: type[T], table: Any, where: str) -> T:
+def read_options(options: type[T], table: Any, where: str, memo: Memo | None = None) -> T:
     """Build an options dataclass from a TOML table or a JSON object; a key that is left out has its default.
 
-    An unknown key, a wrong type or a value out of range is a ValueError that begins with `where`.
+    An unknown key, a wrong type or a value out of range is a ValueError that begins with `where`. Tables that have
+    values in common, the same objects, are read faster with one `memo` for all: it has what they were converted to.
     """
+    memo = {} if memo is None else memo
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {quote(table)}")
     hints = dict(_type_hints(typing.cast(Any, options)))
@@ -128,7 +142,9 @@ def read_options(options: type[T], table: Any, where: str) -> T:
     for key, value in table.items():
         if key not in hints:
             raise ValueError(f"{where}: {describe_unknown(key, hints)}")
-        values[key] = _convert(hints[key], value, f"{where}: {key}")
+        if (key, id(value)) not in memo:
+            memo[key, id(value)] = value, _convert(hints[key], value, f"{where}: {key}")  # the value keeps its id
+        values[key] = memo[key, id(value)][1]
     try:
         return options(**values)
     except ValueError as error:  # the options' own checks say what; this says where

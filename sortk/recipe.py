@@ -30,7 +30,7 @@ from sortk.corpora.registry import PrepareOptions
 from sortk.formats.files import check_file_name, quote
 from sortk.formats.objects import read_toml
 from sortk.formats.sst import SstOptions
-from sortk.options import describe_unknown, list_known, read_options
+from sortk.options import Memo, describe_unknown, list_known, read_options
 from sortk.prepare.clean import CleanOptions
 from sortk.prepare.simulate import SimulateOptions
 from sortk.prepare.timestamps import TimestampOptions
@@ -86,18 +86,21 @@ def load_shareable(name_or_path: str, overrides: Sequence[str], variant: str) ->
     path = find_recipe(name_or_path)
     table = read_toml(path)
     given = variant.split("+") if variant else []
-    _build_recipe(path, table, overrides, given)  # which knows them all, or says so
+    memo: Memo = {}  # variants have most tables in common
+    _build_recipe(path, table, overrides, given, memo)  # which knows them all, or says so
     known = list(table.get("variants", {}))
     shareable: dict[str, Recipe] = {}
     for depth, name in enumerate(given):
         below = given[:depth]
         for names in (below, *([*below, other] for other in known[: known.index(name)])):
             with contextlib.suppress(ValueError):  # not every variant makes sense on top of every other
-                shareable["+".join(names)] = _build_recipe(path, table, overrides, names)
+                shareable["+".join(names)] = _build_recipe(path, table, overrides, names, memo)
     return shareable
 
 
-def _build_recipe(path: Path, content: TomlTable, overrides: Sequence[str], names: Sequence[str]) -> Recipe:
+def _build_recipe(
+    path: Path, content: TomlTable, overrides: Sequence[str], names: Sequence[str], memo: Memo | None = None
+) -> Recipe:
     table = merge_tables({"cluster": read_cluster_defaults()}, content)
     variants = table.pop("variants", {})
     if not isinstance(variants, dict) or not all(isinstance(variant, dict) for variant in variants.values()):
@@ -109,7 +112,7 @@ def _build_recipe(path: Path, content: TomlTable, overrides: Sequence[str], name
     for override in overrides:
         table = merge_tables(table, parse_override(override), "--set ")
     name = path.resolve().parent.name if path.name == "recipe.toml" else path.stem
-    recipe = read_options(Recipe, {"name": name} | table, str(path))
+    recipe = read_options(Recipe, {"name": name} | table, str(path), memo)
     for given, what in ((recipe.name if "name" in table else "", "name"), ("+".join(names), "variant")):
         if given:
             check_file_name(given, path, what)  # of the experiment's folder, and of the variant's in it

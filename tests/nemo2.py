@@ -3,6 +3,7 @@ beside the checkout."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def clip(name: str) -> Tensor:
     return torch.from_numpy(samples)
 
 
+@functools.cache  # it takes a third of a second, and no test changes them
 def arrays(name: str, complete: bool = True) -> dict[str, Tensor]:
     with np.load(find(f"{name}.npz", complete)) as loaded:
         return {key: torch.from_numpy(loaded[key]) for key in loaded}

@@ -150,6 +150,12 @@ def test_help_imports_nothing_slow() -> None:
     assert not {"torch", "numpy", "scipy", "soundfile", "tqdm"} & set(loaded)
 
 
+def test_tables_and_tuning_import_torch_only_for_a_model() -> None:
+    code = "import sys, sortk.run.tables, sortk.scoring.evaluate, sortk.scoring.tune; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "torch" not in loaded and "scipy" not in loaded
+
+
 @pytest.mark.parametrize("path", [*(PACKAGE / "cli").glob("*.py"), PACKAGE / "stages.py"], ids=lambda path: path.name)
 def test_no_default_is_typed_into_a_help_text(path: Path) -> None:
     texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]

@@ -36,7 +36,7 @@ learning_rate = 1e30
 max_bad_updates = 1
 steps = 20
 [variants.long]
-train_diar.phases.0.loop = { steps = 100000, validate_every = 100000 }
+train_diar.phases.0.loop = { steps = 100000, validate_every = 100000, log_every = 1 }
 """
 )
 

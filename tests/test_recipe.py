@@ -133,3 +133,12 @@ def test_variants_are_stacked_and_know_what_they_may_share(tmp_path: Path) -> No
     shareable = load_shareable(path, ["seed=3"], "quick+quiet")
     assert list(shareable) == ["", "quick", "quick+quick", "quick+dense"]  # wrong is none of anybody's
     assert shareable["quick+dense"].simulate == both and {other.seed for other in shareable.values()} == {3}
+
+
+@pytest.mark.parametrize("overrides", [[], ["simulate.silence=0.2"]])
+def test_recipes_that_are_read_together_are_as_each_alone(overrides: list[str]) -> None:
+    """What tables of variants have in common is converted once."""
+    shareable = load_shareable("audiomnist", overrides, "debug+change")
+    assert len(shareable) > 5
+    for variant, recipe in shareable.items():
+        assert recipe == load_recipe("audiomnist", overrides, variant), variant

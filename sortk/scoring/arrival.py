@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from sortk.records import Counts, Segment
 
@@ -82,6 +81,8 @@ def measure_arrival(
 
 def map_outputs(reference: Sequence[Segment], hypothesis: Sequence[Segment]) -> dict[str, int]:
     """Return the number of the output of each reference speaker who has one: the mapping with the most common time."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
+
     speakers, outputs = (sorted({segment.speaker for segment in side}) for side in (reference, hypothesis))
     common = np.zeros((len(speakers), len(outputs)))
     for row, speaker in enumerate(speakers):

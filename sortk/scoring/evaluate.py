@@ -13,7 +13,6 @@ from sortk.formats import posteriors, rttm, seglst
 from sortk.formats.files import atomic_text, check_file_name, read_lines
 from sortk.formats.objects import encode, entries
 from sortk.formats.postprocess import Postprocess
-from sortk.inference.diarize import POOL, unfinished_pools
 from sortk.inference.postprocess import find_segments, name_segments
 from sortk.prepare.syllables import approximate_word_times
 from sortk.records import Segment, Session
@@ -53,6 +52,7 @@ def evaluate_diarizer(
     Hypotheses go to folder/<postprocessing>/<session>.rttm, posteriors to folder/probs/<session>.npy. Sessions that an
     earlier run has written are not processed again.
     """
+    from sortk.inference.diarize import unfinished_pools  # noqa: PLC0415 - torch
 
     def hypothesis(name: str, session: Session) -> Path:
         return folder / name / f"{session.session_id}.rttm"
@@ -159,6 +159,8 @@ def _cut_words(found: Transcripts, sample: Session) -> list[Segment]:
 
 def _transcribe_missing(transcriber: PooledTranscriber, samples: Sequence[Session], folder: Path) -> dict[str, str]:
     """Return the SST of each sample, also in folder/sst.jsonl, which is written again after every pool."""
+    from sortk.inference.diarize import POOL, unfinished_pools  # noqa: PLC0415 - torch
+
     path = folder / "sst.jsonl"
     lines = entries(read_lines(path), path) if path.exists() else ()
     texts = {entry.need(entry.text, "session_id"): entry.text("text") or "" for _, entry in lines}

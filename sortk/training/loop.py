@@ -24,12 +24,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from sortk.training.checkpoint import Checkpoints, TrainingProgress, full_tensor
@@ -40,6 +38,9 @@ from sortk.training.options import LoopOptions, PhaseOptions
 from sortk.training.processes import Processes, all_gather, current_processes, sum_numbers, wait_for_all
 from sortk.training.signals import Stop, TrainingStopped, stop_on_signal
 from sortk.training.threads import choose_threads, use_threads
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 log = logging.getLogger(__name__)
 
@@ -284,8 +285,8 @@ class _Run:
 
     def _sync_if(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Gradients travel between the processes once an update, with its last batch."""
-        if isinstance(self.learner, FSDPModule):
-            self.learner.set_requires_gradient_sync(last)
+        if self.is_sharded:
+            cast("FSDPModule", self.learner).set_requires_gradient_sync(last)
         if last or not isinstance(self.compute_loss, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.compute_loss.no_sync()
@@ -321,6 +322,9 @@ def shard(task: TrainingTask, device: torch.device) -> TrainingTask:
     """
     if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):  # which FSDP2 calls
         raise ValueError(f"shard = true on CPUs needs a newer torch than {torch.__version__}")
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - slow to import, rarely needed
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - slow to import, rarely needed
+
     fully_shard(task, mesh=init_device_mesh(device.type, (distributed.get_world_size(),)))  # in place
     return task
 

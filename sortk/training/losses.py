@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -258,6 +257,8 @@ def best_permutation(affinity: Tensor) -> Tensor:
     output."""
     n_speakers = affinity.shape[1]
     if n_speakers > MAX_ENUMERATED:
+        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import, rarely needed
+
         # The solver refuses NaN; any permutation serves here, and the loss is NaN for the caller to see.
         matrices = affinity.transpose(1, 2).nan_to_num().cpu().numpy()
         targets = np.stack([linear_sum_assignment(matrix, maximize=True)[1] for matrix in matrices])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_segments_come_back(path: Path, tmp_path: Path) -> None:
     module = {".rttm": rttm, ".stm": stm}[path.suffix]
     segments = module.read(path)
     module.write(tmp_path / path.name, segments)
-    assert sorted(module.read(tmp_path / path.name), key=repr) == sorted(segments, key=repr)
+    assert Counter(module.read(tmp_path / path.name)) == Counter(segments)
 
 
 @pytest.mark.parametrize("path", [*files("refs/*/*.uem"), *files("conversation/*.uem")], ids=lambda path: path.name)

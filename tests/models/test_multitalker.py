@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,7 @@ SMALL = MultitalkerOptions(
 )
 
 
+@functools.cache
 def load() -> Multitalker:
     model = load_asr(nemo2.find("tiny_multitalker.nemo")).model
     assert isinstance(model, Multitalker)

@@ -21,7 +21,6 @@ from sortk.scoring.wer import WerOptions
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diarize, "POOL", 2)
-    monkeypatch.setattr(evaluate, "POOL", 2)
 
 
 class Model:

@@ -15,7 +15,14 @@ from torch.distributed import run as torchrun
 PATIENCE_SECONDS = 600  # on a machine that has other things to do
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["sortk.run.experiment", "sortk.training.diarizer", "sortk.training.asr", "torch._dynamo", "torch.distributed.run"]
+    [
+        "sortk.run.experiment",
+        "sortk.training.diarizer",
+        "sortk.training.asr",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.run",
+    ]
 )
 
 

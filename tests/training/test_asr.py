@@ -103,7 +103,7 @@ def test_losses_by_hand() -> None:
 
 
 def test_it_learns_a_batch_by_heart(tmp_path: Path) -> None:
-    loop = replace(LOOP, steps=150, validate_every=150)
+    loop = replace(LOOP, steps=100, validate_every=100)
     options = replace(OPTIONS, phases=(AsrPhaseOptions(word_weight=0.5, loop=loop),))
     scores = train_asr(data_in(tmp_path, 6), SST, options, 0, tmp_path / "out")
     assert scores["cpwer"] < 0.1 and scores["wer"] < 0.1

@@ -95,12 +95,12 @@ def make_sessions(folder: Path, n_sessions: int) -> list[Session]:
 
 
 LOOP = LoopOptions(
-    steps=60,
+    steps=40,
     learning_rate=2e-3,
-    warmup_steps=10,
+    warmup_steps=8,
     annealing="cosine",
     batch_seconds=16.0,
-    validate_every=30,
+    validate_every=20,
     keep_best=1,
 )
 OPTIONS = TrainDiarOptions(
@@ -135,7 +135,7 @@ def test_new_attention_compares_frames() -> None:
 def test_a_teacher_names_the_voices_and_a_killed_run_ends_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sessions = make_sessions(tmp_path, 4)
+    sessions = make_sessions(tmp_path, 2)
     np.savez(tmp_path / "teacher.npz", voices=["high", "low", "unknown"], vectors=np.eye(3, 5))
     loop = replace(LOOP, steps=4, validate_every=4, checkpoint_every=2)
     phase = DiarPhaseOptions("diarize", speaker_weight=0.3, layer_weight=0.5, loop=loop)
@@ -203,7 +203,7 @@ def test_layers_below_the_last_learn_to_diarize_only_in_training() -> None:
 
 
 def test_the_baselines_train_too(tmp_path: Path) -> None:
-    sessions = make_sessions(tmp_path, 4)
+    sessions = make_sessions(tmp_path, 2)
     loop = replace(LOOP, steps=2, validate_every=2)
     for name in ("eend-sa", "eend-eda", "aed-eend", "aed-eend-ee", "eend-gla"):
         options = TrainDiarOptions(model=name, size="tiny", n_speakers=2, phases=(DiarPhaseOptions(loop=loop),))

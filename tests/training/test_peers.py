@@ -47,20 +47,22 @@ def make_batch(n_sessions: int = 8, n_frames: int = 100) -> Batch:
 
 
 LEARNERS = [
-    ("aed-eend", 75),
-    ("aed-eend-ee", 75),
+    ("aed-eend", 40),
+    ("aed-eend-ee", 40),
     ("eend-gla", 125),
     ("eend-vc", 100),
 ]
 
 
 @pytest.mark.parametrize(("model", "steps"), LEARNERS)
-def test_it_learns_eight_sessions_by_heart(model: str, steps: int) -> None:
+def test_it_learns_eight_sessions_by_heart(model: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     built, _ = build_diarizer(TrainDiarOptions(model=model, size="tiny", n_speakers=3, global_speakers=True))
     batch = make_batch()
     samples, targets = batch.samples, batch.targets
     task = DiarizerTask(built, 0.0, BatchLoader([], BatchLimit(samples=8), 0), n_identities=len(PITCHES))
+    features = built.features(samples)  # they take half of a step, and are the same in each
+    monkeypatch.setattr(built.features, "forward", lambda samples, lengths=None: features)
     optimizer = torch.optim.AdamW(task.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     task.train()

@@ -28,15 +28,15 @@ encoder_warmup = {{ steps = 2, simulated = 0.0, batch_seconds = {batch_seconds} 
 [[phases]]
 speaker_weight = 0.1
 [phases.loop]
-steps = 16
+steps = 8
 learning_rate = 1e-3
 warmup_steps = 2
 batch_seconds = {batch_seconds}
 log_every = 1
-validate_every = 8
+validate_every = 4
 accumulate = 2
 """
-LINES = 1 + 1 + 16 + 2  # of the log: the warm-up and its validation, each step, two validations
+LINES = 1 + 1 + 8 + 2  # of the log: the warm-up and its validation, each step, two validations
 
 ASR_CONFIG = """
 size = "tiny"
