@@ -18,10 +18,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[cluster,corpora,dev,export]' 'torch==$(TORCH)' 'torchaudio==$(TORCH)'
 	touch $@
 
-# One OpenMP thread for each of two processes; a file's tests share a process, and so its fixtures.
+# Three processes for two cores, because some tests wait for processes of their own; one OpenMP thread each. The tests of
+# a file share a process, and so its fixtures.
 # Bytecode of the tests is kept, also where the environment says otherwise: to make it takes each process ten seconds.
 test: setup  ## all tests
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slurm: setup  ## tests on a real Slurm, which is started for them on this machine
 	bin/test-cluster install
