@@ -92,15 +92,18 @@ def train(
     if progress.scaler:
         run.scaler.load_state_dict(progress.scaler)
     n_steps = options.steps
-    progress.threads = choose_threads(progress.threads)
     _log_start(phase, progress.step, options)
+    updates = _updates(loader, progress, options, processes)
+    if progress.step < n_steps and processes.n == 1 and device.type == "cpu":
+        first = next(updates)
+        progress.threads = choose_threads(lambda: run.try_gradients(first[0]), progress.threads)
+        updates = itertools.chain([first], updates)
     with (
-        use_threads(progress.threads),
+        use_threads(progress.threads or torch.get_num_threads()),
         open_log(out, phase, progress.step, processes) as training_log,
         stop_on_signal() as stop,
         Bar(progress, n_steps, processes) as bar,
     ):
-        updates = _updates(loader, progress, options, processes)
         while progress.step < n_steps and not stop.requested:
             if 0 < options.patience <= progress.validations_since_best:
                 break
@@ -265,6 +268,18 @@ class _Run:
             if not math.isfinite(own["loss"]):
                 broken += batch.names
         return sums, broken
+
+    def try_gradients(self, batch: Batch) -> None:
+        """Compute the gradients of a batch and forget them; the model stays as it is."""
+        statistics = [(buffer, buffer.clone()) for buffer in self.learner.buffers()]
+        self.learner.train()
+        with self._autocast():
+            loss, _ = self.compute_loss(batch.to(self.device))
+            loss.backward()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, before in statistics:
+                buffer.copy_(before)
 
     def collect(self) -> None:
         """Copy what was learned into the task."""

@@ -31,9 +31,9 @@ def train(waiting: str, *settings: str) -> None:
 
     from sortk.training.threads import choose_threads, use_threads
 
-    n_threads = {setting: choose_threads() if setting == "chosen" else int(setting) for setting in settings}
-    rates: dict[str, list[float]] = {setting: [] for setting in settings}
     step = Step("tiny", N_CLIPS, CLIP_SECONDS)
+    n_threads = {setting: choose_threads(step) if setting == "chosen" else int(setting) for setting in settings}
+    rates: dict[str, list[float]] = {setting: [] for setting in settings}
     for _ in range(ROUNDS):
         for setting in settings:
             with use_threads(n_threads[setting]):
