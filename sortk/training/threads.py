@@ -33,8 +33,8 @@ def choose_threads(compute: Callable[[], object], earlier: int = 0) -> int:
     """Return all threads or one, whichever does `compute` faster now; the same as earlier in the run, if there was any.
 
     Threads wait for one another after each operation. If other processes use the same cores, one of the threads is
-    suspended most of the time, and all of them together are slower than one. So they are for a small model, whose
-    operations are short, even on idle cores; hence `compute` is work of the training itself. A number in
+    suspended most of the time, and all of them together are slower than one. The same holds for a small model even on
+    idle cores, because its operations are short. Hence `compute` should be work of the training itself. A number in
     OMP_NUM_THREADS is kept.
     """
     all_threads = torch.get_num_threads()
