@@ -138,6 +138,14 @@ class Attention(MultiHeadAttention):
         out: Tensor = self.out(heads.transpose(1, 2).reshape(x.shape))
         return out
 
+    def align(self, x: Tensor, attended: KeyValue, mask: Tensor | None) -> Tensor:
+        """(rows, n, d_model) -> (rows, n, keys): log-probabilities with which the first head attends to each key."""
+        key = attended[0][:, 0]
+        d_k = key.shape[2]
+        query = functional.linear(x, self.query.weight[:d_k], self.query.bias[:d_k])
+        scores = (query @ key.mT).float() / math.sqrt(d_k)
+        return (scores if mask is None else scores + mask[:, 0]).log_softmax(dim=2)
+
 
 class TokenCache:
     """Keys and values of the tokens so far, in one layer: room for `max_tokens`, filled from the left."""
@@ -177,13 +185,25 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(
-        self, x: Tensor, causal: Tensor | None, states: KeyValue, padding: Tensor | None, cache: TokenCache | None
+        self,
+        x: Tensor,
+        causal: Tensor | None,
+        states: KeyValue,
+        padding: Tensor | None,
+        cache: TokenCache | None,
+        alignments: list[Tensor] | None = None,
     ) -> Tensor:
-        """(rows, n, d_model) -> the same shape. `causal` and `padding` are masks of the two attentions."""
+        """(rows, n, d_model) -> the same shape. `causal` and `padding` are masks of the two attentions.
+
+        `alignments` is given what `align` returns for the attention to the states.
+        """
         y = self.norm_self(x)
         tokens = self.self_attention.project(y)
         x = x + self.dropout(self.self_attention(y, tokens if cache is None else cache.append(tokens), causal))
-        x = x + self.dropout(self.cross_attention(self.norm_cross(x), states, padding))
+        y = self.norm_cross(x)
+        if alignments is not None:
+            alignments.append(self.cross_attention.align(y, states, padding))
+        x = x + self.dropout(self.cross_attention(y, states, padding))
         out: Tensor = x + self.dropout(self.feed_forward(self.norm_feed_forward(x)))
         return out
 
@@ -203,12 +223,22 @@ class Decoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_tokens))
         self.dropout = nn.Dropout(options.dropout)
 
-    def forward(self, tokens: Tensor, states: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(batch, n), (batch, frames, d_model), (batch,) -> (batch, n, n_tokens). Padding follows a text's tokens."""
+    def forward(
+        self,
+        tokens: Tensor,
+        states: Tensor,
+        lengths: Tensor | None = None,
+        alignments: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(batch, n), (batch, frames, d_model), (batch,) -> (batch, n, n_tokens). Padding follows a text's tokens.
+
+        `alignments` is given (batch, n, frames) of each layer: see `Attention.align`.
+        """
         x = self.embed(tokens, self.count(tokens.shape[1], tokens.device))
         causal, padding = causal_mask(tokens.shape[1], 0, x), mask_padding(states, lengths)
         for layer in self.layers:
-            x = layer(x, causal, cast(DecoderLayer, layer).cross_attention.project(states), padding, None)
+            projected = cast(DecoderLayer, layer).cross_attention.project(states)
+            x = layer(x, causal, projected, padding, None, alignments)
         return self.predict(x)
 
     def start(self, states: Tensor, lengths: Tensor | None = None, beam: int = 1, max_tokens: int = 0) -> PartialTexts:

@@ -54,8 +54,8 @@ from sortk.training.data import (
 from sortk.training.loop import TrainingTask, run_phases
 from sortk.training.options import PAPER_SPEAKERS, AsrPhaseOptions, PhaseOptions, TrainAsrOptions
 from sortk.training.processes import current_processes, rank0_first, sum_numbers
-from sortk.training.small_scale import build_token_head
-from sortk.training.targets import NOT_KNOWN, AsrLabels
+from sortk.training.small_scale import alignment_losses, build_token_head
+from sortk.training.targets import NO_SPAN, NOT_KNOWN, AsrLabels
 
 log = logging.getLogger(__name__)
 
@@ -191,19 +191,21 @@ class AsrTask(TrainingTask):
     ) -> None:
         super().__init__()
         self.model, self.tokenizer, self.level, self.validation = model, tokenizer, level, validation
-        self.label_smoothing, self._word_weight = label_smoothing, 0.0
+        self.label_smoothing, self._word_weight, self._alignment_weight = label_smoothing, 0.0, 0.0
         d_model = model.options.asr.decoder.d_model
         self.words = build_token_head(d_model, model.options.asr.n_tokens) if names_tokens else None
 
     def begin(self, phase: PhaseOptions) -> None:
-        self._word_weight = phase.word_weight if isinstance(phase, AsrPhaseOptions) else 0.0
+        assert isinstance(phase, AsrPhaseOptions)
+        self._word_weight, self._alignment_weight = phase.word_weight, phase.alignment_weight
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        assert batch.tokens is not None and batch.frame_tokens is not None
+        assert batch.tokens is not None and batch.frame_tokens is not None and batch.token_spans is not None
         truth = batch.targets if self.model.options.supervision == "truth" else None
         states, n_frames = self.model.encode(batch.samples, batch.lengths, truth)
         given, wanted = self._shift(batch.tokens)
-        logits = self.model.asr.decoder(given, states, n_frames)
+        alignments: list[Tensor] | None = [] if self._alignment_weight > 0 else None
+        logits = self.model.asr.decoder(given, states, n_frames, alignments)
         loss = mean_of_clips(token_losses(logits, wanted, self.label_smoothing), wanted != NOT_KNOWN)
         right = mean_of_clips((logits.argmax(dim=2) == wanted).float(), wanted != NOT_KNOWN)
         about = {"text": loss.detach(), "token_accuracy": right}
@@ -212,6 +214,13 @@ class AsrTask(TrainingTask):
             word_loss = mean_of_clips(token_losses(self.words(states), frames), frames != NOT_KNOWN)
             about["words"] = word_loss.detach()
             loss = loss + self._word_weight * word_loss
+        if alignments:
+            spans = batch.token_spans[:, 1:]
+            upper = alignments[len(alignments) // 2 :]
+            losses = torch.stack([alignment_losses(attention, spans) for attention in upper]).mean(dim=0)
+            alignment_loss = mean_of_clips(losses, spans[:, :, 0] != NO_SPAN)
+            about["alignment"] = alignment_loss.detach()
+            loss = loss + self._alignment_weight * alignment_loss
         return loss, about
 
     def _shift(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

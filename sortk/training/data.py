@@ -29,7 +29,7 @@ from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Segment, Session
 from sortk.training.options import BatchLimit, PhaseOptions
-from sortk.training.targets import NO_SPEAKER, NOT_KNOWN, Example, LabelledClip, Labels
+from sortk.training.targets import NO_SPAN, NO_SPEAKER, NOT_KNOWN, Example, LabelledClip, Labels
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Batch:
     texts: tuple[str, ...] = ()
     tokens: Tensor | None = None  # (batch, n) of an ASR: prompt, text, end, and then NOT_KNOWN
     frame_tokens: Tensor | None = None  # (batch, frames) of an ASR
+    token_spans: Tensor | None = None  # (batch, n, 2) of an ASR
 
     def to(self, device: torch.device) -> Batch:
         fields: dict[str, Any] = {
@@ -248,11 +249,14 @@ def collate(examples: Sequence[Example], n_in_all: int | None = None) -> Batch:
 def _add_transcripts(batch: Batch, examples: Sequence[Example]) -> Batch:
     tokens = torch.full((len(examples), max(len(example.tokens or ()) for example in examples)), NOT_KNOWN)
     frame_tokens = torch.full(batch.speakers.shape, NOT_KNOWN)
+    token_spans = torch.full((*tokens.shape, 2), NO_SPAN)
     for row, example in enumerate(examples):
-        assert example.tokens is not None and example.frame_tokens is not None
+        assert example.tokens is not None and example.frame_tokens is not None and example.token_spans is not None
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
         frame_tokens[row, : len(example.frame_tokens)] = torch.from_numpy(example.frame_tokens)
-    return replace(batch, texts=tuple(example.text for example in examples), tokens=tokens, frame_tokens=frame_tokens)
+        token_spans[row, : len(example.token_spans)] = torch.from_numpy(example.token_spans)
+    texts = tuple(example.text for example in examples)
+    return replace(batch, texts=texts, tokens=tokens, frame_tokens=frame_tokens, token_spans=token_spans)
 
 
 class BatchLoader:

@@ -1,8 +1,9 @@
 """Settings of training, for both models. Nothing heavy is imported here, so that a recipe can be read without torch.
 
 What a model needs that starts from random weights on little data is not the paper's: `optimizer = "muon"`,
-`encoder_warmup`, `global_speakers`, `speaker_weight`, `layer_weight`, `word_weight`, `kernel_scale`, `keep_norm` and
-`label_smoothing`. All of it is off by default. `small_scale.py` and `optimizer.py` have the code."""
+`encoder_warmup`, `global_speakers`, `speaker_weight`, `layer_weight`, `word_weight`, `alignment_weight`,
+`kernel_scale`, `keep_norm` and `label_smoothing`. All of it is off by default. `small_scale.py` and `optimizer.py` have
+the code."""
 
 from __future__ import annotations
 
@@ -255,6 +256,9 @@ class AsrPhaseOptions(PhaseOptions):
     min_seconds: float = 0.0  # of the shortest simulated example; 0: all are as long
     # Weight of an additional loss that predicts the token spoken in each frame. Not in the paper.
     word_weight: float = option(0.0, at_least=0)
+    # Weight of an additional loss: a head of each upper decoder layer attends to the word that comes next. Not in the
+    # paper.
+    alignment_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
 
     paper_batch_size = 64
 

@@ -8,6 +8,7 @@ The paper starts from pretrained models (NEST, Canary), which already distinguis
     layer_weight        the lower layers of the Transformer learn to diarize, too
     start_by_comparing  new attention first compares frames
     word_weight         the states of the ASR also name the token that is spoken in each frame
+    alignment_weight    attention in the upper layers of its decoder looks at the word that comes next
 
 All are off by default, as are Muon (`optimizer.py`) and the scaling of speaker kernels (`kernel_scale`, `keep_norm`).
 """
@@ -15,6 +16,7 @@ All are off by default, as are Muon (`optimizer.py`) and the scaling of speaker 
 from __future__ import annotations
 
 import logging
+import math
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,7 +35,7 @@ from sortk.prepare.pieces import SpeakerIndex
 from sortk.prepare.simulate import name_voice
 from sortk.records import Session
 from sortk.training.data import Batch
-from sortk.training.targets import NO_SPEAKER
+from sortk.training.targets import NO_SPAN, NO_SPEAKER
 
 log = logging.getLogger(__name__)
 
@@ -136,3 +138,14 @@ def start_by_comparing(model: nn.Module) -> None:
 def build_token_head(d_model: int, n_tokens: int) -> nn.Module:
     """Return the layer that names, from a state of the ASR, the token that is spoken in its frame."""
     return nn.Sequential(nn.LayerNorm(d_model), nn.Linear(d_model, n_tokens))
+
+
+def alignment_losses(attention: Tensor, spans: Tensor) -> Tensor:
+    """-log of the share of attention that is on the frames of a token, or a frame before or after: (batch, n).
+
+    `attention` is (batch, n, frames), log-probabilities; `spans` (batch, n, 2), where NO_SPAN has a loss of 0.
+    """
+    frames = torch.arange(attention.shape[2], device=attention.device)
+    is_unknown = spans[:, :, :1] == NO_SPAN
+    is_inside = (frames >= spans[:, :, :1] - 1) & (frames <= spans[:, :, 1:])
+    return -attention.masked_fill(~(is_inside | is_unknown), -math.inf).logsumexp(dim=2)

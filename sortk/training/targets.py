@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sortk.formats.audio import Samples
-from sortk.formats.sst import SstOptions, build_sst, strip_tokens
+from sortk.formats.sst import TOKEN, SstOptions, build_sst, strip_tokens
 from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import FRAME_SECONDS, count_frames, count_rows
 from sortk.records import Segment, Session, arrival_order
 
 NO_SPEAKER = -1  # instead of a speaker's number
 NOT_KNOWN = -100  # instead of a token: what cross_entropy leaves out
+NO_SPAN = -1  # instead of a frame: the time of a token is not known
 
 Targets = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ class LabelledClip:
 
 @dataclass(frozen=True)
 class Example:
-    """One training example; the last three fields are the ASR's."""
+    """One training example; the last four fields are the ASR's."""
 
     name: str
     samples: Samples
@@ -52,6 +53,7 @@ class Example:
     text: str = ""
     tokens: Sequence[int] | None = None  # with prompt and end
     frame_tokens: Numbers | None = None  # (frames,): the token that is spoken, padding in silence, or NOT_KNOWN
+    token_spans: Numbers | None = None  # (tokens, 2): first and last + 1 of the frames of each token, or NO_SPAN
 
 
 class Labels(Protocol):
@@ -119,9 +121,10 @@ class AsrLabels:
             frame_tokens = self.frame_token_targets(clip.words, clip.start, clip.n_frames)
         else:
             frame_tokens = np.full(clip.n_frames, NOT_KNOWN)
+        spans = self.token_span_targets(clip.words, text, clip.start, clip.n_frames)
         targets = self.speaker_targets(clip.segments, clip.words, clip.start, clip.n_frames)
         no_names = np.full(clip.n_frames, NO_SPEAKER)
-        return Example(clip.name, clip.samples, targets, no_names, text, tokens, frame_tokens)
+        return Example(clip.name, clip.samples, targets, no_names, text, tokens, frame_tokens, spans)
 
     def tokenize(self, name: str, text: str) -> tuple[str, list[int]]:
         """Return the text to learn, and its tokens with prompt and end; `name` is for messages."""
@@ -146,14 +149,37 @@ class AsrLabels:
         frame_tokens = np.full(n_frames, self.tokenizer.pad)
         n_words = np.zeros(n_frames, np.int64)
         for word in words:
-            first = max(round((word.start - offset) / FRAME_SECONDS), 0)
-            last = min(max(round((word.end - offset) / FRAME_SECONDS), first + 1), n_frames)
+            first, last = _find_frames(word, offset, n_frames)
             pieces = self.tokenizer.encode(word.text)
             if first >= last or not pieces:
                 continue
             frame_tokens[first:last] = np.array(pieces)[np.arange(last - first) * len(pieces) // (last - first)]
             n_words[first:last] += 1
         return np.where(n_words > 1, NOT_KNOWN, frame_tokens)
+
+    def token_span_targets(self, words: Sequence[Segment], text: str, offset: float, n_frames: int) -> Numbers:
+        """(tokens with prompt and end, 2): the first and the last + 1 of the frames in which a token is spoken.
+
+        All tokens of a word have the word's time, and a speaker token that of the word after it. NO_SPAN is where there
+        is none, and everywhere if the words are not those of the text. Only `alignment_weight` uses it.
+        """
+        spoken = [word for word in words if word.text.strip()]
+        numbered = [replace(word, text=str(number)) for number, word in enumerate(spoken)]
+        in_order = [spoken[int(number)] for number in strip_tokens(build_sst(numbered, self.sst)).split()]
+        spans: list[tuple[int, int]] = []
+        if [word.text for word in in_order] == strip_tokens(text).split():
+            following, n_waiting = iter(in_order), 0  # speaker tokens that wait for a word
+            for part in text.split():
+                if TOKEN.fullmatch(part):
+                    n_waiting += 1
+                    continue
+                first, last = _find_frames(next(following), offset, n_frames)
+                span = (first, last) if first < last else (NO_SPAN, NO_SPAN)
+                spans += [span] * (n_waiting + len(self.tokenizer.encode(part)))
+                n_waiting = 0
+        n_tokens = len(self.tokenizer.encode(text))
+        spans = spans if len(spans) == n_tokens else [(NO_SPAN, NO_SPAN)] * n_tokens
+        return np.array([*[(NO_SPAN, NO_SPAN)] * len(self.tokenizer.prompt), *spans, (NO_SPAN, NO_SPAN)], np.int64)
 
     def speaker_targets(
         self, segments: Sequence[Segment], words: Sequence[Segment], offset: float, n_frames: int
@@ -164,6 +190,12 @@ class AsrLabels:
         # A speaker without words comes after those with.
         places = sorted(range(len(names)), key=lambda column: (order.get(names[column], len(order)), column))
         return targets[:, [*places, *range(len(names), self.n_speakers)]]
+
+
+def _find_frames(word: Segment, offset: float, n_frames: int) -> tuple[int, int]:
+    """Return the first and the last + 1 of the frames of a word: at least one, unless it begins after all of them."""
+    first = max(round((word.start - offset) / FRAME_SECONDS), 0)
+    return first, min(max(round((word.end - offset) / FRAME_SECONDS), first + 1), n_frames)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

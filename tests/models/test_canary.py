@@ -5,13 +5,23 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from nemo_names import ENCODER, rename_canary
 from torch import Tensor
+from torch.nn import functional
 
-from sortk.models.canary import SIZES, Canary, CanaryOptions, TokenCache, extend_vocabulary
+from sortk.models.canary import (
+    SIZES,
+    Canary,
+    CanaryOptions,
+    DecoderLayer,
+    TokenCache,
+    extend_vocabulary,
+    mask_padding,
+)
 from sortk.models.decoding import DecodingOptions, search
 from sortk.models.fastconformer import FastConformerOptions
 from sortk.models.features import FeatureOptions
@@ -223,3 +233,22 @@ def test_sizes_of_table_3(size: str, millions: float) -> None:
     with torch.device("meta"):
         model = Canary(SIZES[size])
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.005)
+
+
+def test_alignments_are_the_attention_of_the_first_head(own_canary: Canary) -> None:
+    """With the unit matrix for values, what torch's attention returns are its weights."""
+    tokens, states = torch.randint(20, (2, 5)), torch.randn(2, 9, 16)
+    lengths = torch.tensor([9, 6])
+    alignments: list[Tensor] = []
+    with torch.no_grad():
+        logits = own_canary.decoder(tokens, states, lengths, alignments)
+        torch.testing.assert_close(logits, own_canary.decoder(tokens, states, lengths))
+        layer = cast(DecoderLayer, own_canary.decoder.layers[0])
+        attention, y = layer.cross_attention, torch.randn(2, 5, 16)
+        key, value = attention.project(states)
+        mask = mask_padding(states, lengths)
+        query = attention.query(y).unflatten(2, (attention.n_heads, -1)).transpose(1, 2)
+        weights = functional.scaled_dot_product_attention(query, key, torch.eye(9).expand(2, key.shape[1], 9, 9), mask)
+        torch.testing.assert_close(attention.align(y, (key, value), mask).exp(), weights[:, 0])
+    assert [alignment.shape for alignment in alignments] == [(2, 5, 9)] * len(own_canary.decoder.layers)
+    assert all((alignment[1, :, 6:].exp() < 1e-30).all() for alignment in alignments), "padding is not attended to"

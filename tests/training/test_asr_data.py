@@ -15,7 +15,7 @@ from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources
 from sortk.records import Segment, Session, Source
 from sortk.training.data import BatchLoader, RecordedSource, SimulatedSource, collate, find_end
 from sortk.training.options import BatchLimit
-from sortk.training.targets import NOT_KNOWN, AsrLabels
+from sortk.training.targets import NO_SPAN, NOT_KNOWN, AsrLabels
 
 TOKENIZER = train_tokenizer(["one two three one two three"], 40, n_speakers=2)
 LABELS = AsrLabels(TOKENIZER, 2, SstOptions(), max_tokens=60)
@@ -39,6 +39,26 @@ def test_frames_with_two_words_name_neither() -> None:
     named = LABELS.frame_token_targets(words, 0.0, 8)
     assert named[2:4].tolist() == [NOT_KNOWN] * 2 and named[6:].tolist() == [PAD] * 2
     assert NOT_KNOWN not in named[[0, 1, 4, 5]]
+
+
+def test_tokens_have_the_frames_of_their_word_in_the_order_of_the_transcript() -> None:
+    """ann says "one three" while bob says "two": at level word by their starts, at level segment ann's words first."""
+    words = [word("one", "ann", 0.0, 0.16), word("two", "bob", 0.16, 0.40), word("three", "ann", 0.24, 0.48)]
+    one, two, three = (0, 2), (2, 5), (3, 6)
+    n_one, n_two, n_three = (len(TOKENIZER.encode(text)) for text in ("one", "two", "three"))
+    none = (NO_SPAN, NO_SPAN)
+
+    def spans_of(labels: AsrLabels, text: str, offset: float = 0.0, n_frames: int = 6) -> list[tuple[int, int]]:
+        return [tuple(span) for span in labels.token_span_targets(words, text, offset, n_frames).tolist()]
+
+    by_word = [none, *[one] * (1 + n_one), *[two] * (1 + n_two), *[three] * (1 + n_three), none]
+    assert spans_of(LABELS, "<spk0> one <spk1> two <spk0> three") == by_word
+    by_segment = [none, *[one] * (1 + n_one), *[three] * n_three, *[two] * (1 + n_two), none]
+    labels = replace(LABELS, sst=SstOptions(level="segment"))
+    assert spans_of(labels, "<spk0> one three <spk1> two") == by_segment
+    assert spans_of(LABELS, "one two three") == [none, *[one] * n_one, *[two] * n_two, *[three] * n_three, none]
+    assert set(spans_of(LABELS, "<spk0> one <spk0> three")) == {none}, "another text than the words are"
+    assert spans_of(LABELS, "one two three", n_frames=3)[-1 - n_three :] == [none] * (1 + n_three), "after the end"
 
 
 def test_who_speaks_is_in_the_order_of_the_transcript() -> None:
@@ -67,6 +87,7 @@ def test_samples_become_batches(tmp_path: Path) -> None:
         assert (known[0], known[-1]) == (TOKENIZER.prompt[0], TOKENIZER.end)
         assert TOKENIZER.decode(known) == session.text
     assert (batch.frame_tokens[2, 8:] == NOT_KNOWN).all()
+    assert batch.token_spans is not None and batch.token_spans.shape == (*batch.tokens.shape, 2)
 
 
 def test_an_empty_transcript_is_an_end_and_nothing_else(tmp_path: Path) -> None:

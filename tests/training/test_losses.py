@@ -25,6 +25,8 @@ from sortk.training.losses import (
     pil_loss,
     sort_loss,
 )
+from sortk.training.small_scale import alignment_losses
+from sortk.training.targets import NO_SPAN
 
 NVIDIA = Path(__file__).parents[1] / "fixtures" / "nemo" / "losses.npz"
 
@@ -328,3 +330,13 @@ def test_errors_are_sentences() -> None:
             loss(logits, targets[:, 1:])
     with pytest.raises(ValueError, match="alpha must be from 0 to 1, got 2"):
         hybrid_loss(logits, targets, alpha=2)
+
+
+def test_the_loss_of_an_alignment_is_that_of_the_attention_beside_the_word() -> None:
+    """Frames 2 to 3 are the word's; one frame before and after counts, too: 0.1 + 0.2 + 0.3 + 0.2 of the attention."""
+    attention = torch.tensor([0.05, 0.1, 0.2, 0.3, 0.2, 0.15]).log().expand(1, 3, 6).clone().requires_grad_()
+    spans = torch.tensor([[[2, 4], [0, 1], [NO_SPAN, NO_SPAN]]])
+    losses = alignment_losses(attention, spans)
+    assert losses[0].tolist() == pytest.approx([-math.log(0.8), -math.log(0.15), 0.0], abs=1e-6)
+    losses.sum().backward()
+    assert attention.grad is not None and attention.grad.isfinite().all()
