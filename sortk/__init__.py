@@ -48,13 +48,14 @@ def load_diarizer(
     """Return a diarizer from a model folder, a `.nemo` file or a name such as nvidia/diar_sortformer_4spk-v1.
 
     Call it with a path, or with samples, and get segments.
-    Without a path it is the small model that comes with sortk (docs/model-card.md). `postprocess` is a preset
+    Without a path it is the small model that comes with sortk (docs/model-card.md), which needs no torch unless a
+    device, int8, streaming or enrol is given. `postprocess` is a preset
     ("callhome"), a postprocess.toml or a `Postprocess`; without it, the model's own is used. `settings` are the
     fields of `DiarizeOptions`: speakers, min_speakers, max_speakers, streaming, enrol, ...; or give `options`.
     """
     from sortk.formats.hub import SHIPPED_MODEL, find_model  # noqa: PLC0415 - `import sortk` stays fast
     from sortk.formats.postprocess import Postprocess  # noqa: PLC0415
-    from sortk.inference.diarize import DiarizeOptions, choose_postprocess, load  # noqa: PLC0415 - torch takes seconds
+    from sortk.inference.diarize import DiarizeOptions, choose_postprocess, load  # noqa: PLC0415
 
     model = SHIPPED_MODEL if path is None else find_model(Path(path))
     if options is None:

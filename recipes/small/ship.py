@@ -1,4 +1,5 @@
-"""Writes a trained model as the one that comes with sortk: weights in float16, and how windows are linked.
+"""Writes a trained model as the one that comes with sortk: weights in float16, how windows are linked, and the graph
+that onnxruntime runs (windows.onnx; needs the extra `export`).
 
 python recipes/small/ship.py --model exp/small/05-train-diar/model --out small
 python recipes/small/voices.py --exp exp/small --corpora /data --model small --out small/voices.safetensors
@@ -18,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from sortk.formats.model_folder import load_model, save_model
+from sortk.formats.model_folder import GRAPH_NAME, load_model, save_model, write_config
 from sortk.formats.postprocess import POSTPROCESS_NAME
-from sortk.inference.linking import LinkingOptions
-from sortk.inference.load import VOICES_NAME
+from sortk.inference.export import write_windows
+from sortk.inference.linking import VOICES_NAME, LinkingOptions
 
 
 def main() -> None:
@@ -39,6 +40,8 @@ def main() -> None:
         alike = [tensor, *(other[name] for other, _ in others)]
         halves[name] = torch.stack(alike).double().mean(dim=0).half() if tensor.is_floating_point() else tensor
     save_model(options.out, halves, config)
+    write_windows(options.out)
+    write_config(options.out, config, [options.out / GRAPH_NAME])
     for path, name in ((options.voices, VOICES_NAME), (options.postprocess, POSTPROCESS_NAME)):
         if path:
             shutil.copyfile(path, options.out / name)

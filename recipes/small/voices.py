@@ -49,7 +49,7 @@ def collect_vectors(model: Path, sessions: list[Session]) -> tuple[Doubles, Doub
         assert session.rttm_path is not None
         samples = audio.read(session.audio_path, sample_rate=SAMPLE_RATE)
         spoken, _ = frame_targets(rttm.read(session.rttm_path), 0.0, count_frames(len(samples)), 4)
-        for window in process_windows(diarizer.model, cut_windows([samples], options)):
+        for window in process_windows(diarizer.loaded.run_windows, cut_windows([samples], options)):
             own = spoken[window.first : window.first + len(window.probs)]
             active = window.probs > ACTIVE
             is_alone = active & (active.sum(axis=1, keepdims=True) == 1)

@@ -82,7 +82,7 @@ REPLACE = click.option(
     help="Also write <name>.html: a page with posteriors and sound (that of the first 12 minutes).",
 )
 @REPLACE
-@click.option("--device", help="cpu, cuda, cuda:1, ...; else the GPU if there is one.")
+@click.option("--device", help="cpu, cuda, cuda:1, ...; else the GPU if there is one. Without --model: cpu.")
 @with_verbosity
 def diarize(
     files: Sequence[Path],
@@ -112,9 +112,8 @@ def diarize(
     Example: sortk diarize meeting.wav > meeting.rttm
     """
     from sortk.cli.recordings import DiarizeOutputs, diarize_files, diarize_live
-    from sortk.formats.hub import SHIPPED_MODEL
+    from sortk.formats.hub import BETTER_MODEL, DEMO_AUDIO, SHIPPED_MODEL
     from sortk.inference.diarize import OWN_STEPS, DiarizeOptions, choose_postprocess, load
-    from sortk.inference.load import BETTER_MODEL, DEMO_AUDIO
 
     # `--streaming FILE`, as if FILE were a preset; a latency is a number
     if streaming not in (None, OWN_STEPS) and not re.fullmatch(r"[0-9.]+", str(streaming)):

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 SHIPPED_NAME = "sortk/small"
 SHIPPED_MODEL = Path(__file__).resolve().parents[1] / "data" / "diarizer"
 """The model folder of the diarizer that comes with sortk."""
+DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
+"""A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
+BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"
 LOCAL_FOLDER = Path("models")
 FOLDER_FILES = ("config.json", "model.safetensors")  # of a model that is not a .nemo file
 MORE_FOLDER_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer.json")  # which it may have

@@ -1,46 +1,69 @@
 """Model folders: config.json (what to build) and model.safetensors (its weights); nothing that could run code.
 
 config.json also holds what only this module uses: `format`, the version of such folders, `sha256` of the weights' file,
-and `files_sha256` of the tokenizers. Older folders lack them and are read without these checks.
+and `files_sha256` of tokenizers and of the graph. Older folders lack them and are read without these checks.
+
+The folder of the diarizer that comes with sortk also has the graph windows.onnx, whose weights are those in
+model.safetensors (`inference/export.py` writes it). Graphs in other folders are not run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy.typing as npt
+import safetensors.numpy
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from sortk.formats.files import FormatError, atomic_path, atomic_text, is_file, quote
 from sortk.formats.sst import LEVELS, Level
 
-WEIGHTS_NAME, CONFIG_NAME = "model.safetensors", "config.json"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS_NAME, CONFIG_NAME, GRAPH_NAME = "model.safetensors", "config.json", "windows.onnx"
 FORMAT = 1
 OWN_KEYS = ("format", "sha256", "files_sha256")
 MAX_CONFIG_BYTES = 16 << 20
+AnyTensor = TypeVar("AnyTensor")
 SST_LEVEL = "sst_level"  # in config.json of an ASR: the level of the transcripts it has learned; null: words alone
 
 
 def save_model(folder: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Write a model folder. The tokenizers of an ASR must be there already: config.json holds their sha256, too."""
     save_tensors(folder / WEIGHTS_NAME, weights)
-    tokenizers = {path.name: _hash_file(path) for path in sorted(folder.glob("*.model")) if path.is_file()}
+    write_config(folder, config, sorted(folder.glob("*.model")))  # last: when it is there, the folder is complete
+
+
+def write_config(folder: Path, config: Mapping[str, Any], others: Iterable[Path] = ()) -> None:
+    """Write config.json with the sha256 of the weights, which are there already, and of other files of the folder."""
+    hashes = {path.name: _hash_file(path) for path in others if path.is_file()}
     own = {"format": FORMAT, "sha256": _hash_file(folder / WEIGHTS_NAME)}
-    own |= {"files_sha256": tokenizers} if tokenizers else {}
-    with atomic_text(folder / CONFIG_NAME) as file:  # written last: when it is there, the folder is complete
+    own |= {"files_sha256": hashes} if hashes else {}
+    with atomic_text(folder / CONFIG_NAME) as file:
         json.dump({**config, **own}, file, indent=1)
         file.write("\n")
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return weights and config of a model folder."""
-    config, path = _read_config(folder), folder / WEIGHTS_NAME
-    weights = load_tensors(path)
+    config, weights = _read_config(folder), load_tensors(folder / WEIGHTS_NAME)
+    _check_files(folder, config)
+    return weights, _without_own_keys(config)
+
+
+def load_checked_config(folder: Path) -> dict[str, Any]:
+    """Return the config of a model folder whose files are those that it was written with, without reading weights."""
+    config = _read_config(folder)
+    _check_files(folder, config)
+    return _without_own_keys(config)
+
+
+def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
     hashes = config.get("files_sha256", {})
     if not isinstance(hashes, dict):
         raise FormatError(folder / CONFIG_NAME, None, f"files_sha256 is {quote(hashes)}, not a table")
@@ -49,7 +72,6 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if expected != "" and (not is_file(file) or expected != _hash_file(file)):
             reason = f"is not the file that {CONFIG_NAME} was written with (sha256); copy the model folder again"
             raise FormatError(file, None, reason)
-    return weights, _without_own_keys(config)
 
 
 def load_config(folder: Path) -> dict[str, Any]:
@@ -112,6 +134,8 @@ def _hash_file(path: Path) -> str:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file, which appears complete or not at all."""
+    from safetensors.torch import save_file  # noqa: PLC0415 - torch takes seconds, and not all models need it
+
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with atomic_path(path) as temporary:
@@ -122,6 +146,27 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a safetensors file."""
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    return _load(path, load_file)
+
+
+def find_tensors(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the first byte of each tensor in a safetensors file, and its number of bytes."""
+    with path.open("rb") as file:
+        n_bytes = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(n_bytes))
+    header.pop("__metadata__", None)
+    spans = {name: about["data_offsets"] for name, about in header.items()}
+    return {name: (8 + n_bytes + start, end - start) for name, (start, end) in spans.items()}
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return all tensors of a safetensors file as NumPy arrays, without torch."""
+    return _load(path, safetensors.numpy.load_file)
+
+
+def _load(path: Path, load_file: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
     if path.exists() and not is_file(path):  # reading a pipe could block for ever
         raise FormatError(path, None, "is not a plain file")
     try:

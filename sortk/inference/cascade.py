@@ -234,7 +234,7 @@ class MultitalkerTranscriber(Transcriber[list[SpeakerWords]]):
         when the same speaker's next word begins, or at the end. The words are those of the complete recording."""
         assert self.diarizer is not None
         session, stream = Session(session_id, Path("-")), self.diarizer.stream()
-        n_known, at_most = self.diarizer.model.options.n_speakers, self.diarizer.options.max_speakers
+        n_known, at_most = self.diarizer.n_speakers, self.diarizer.options.max_speakers
         n_speakers = min(n_known, at_most or n_known)
         steps = MultitalkerSteps(self.model, list(range(n_speakers)), self.context)
         n_final = [0] * n_speakers  # tokens
@@ -288,7 +288,7 @@ class _Rows:
     """Posteriors as they come, of any frames, to those of 80 ms."""
 
     def __init__(self, diarizer: Diarizer) -> None:
-        self._diarizer, self._n = diarizer, diarizer.model.rows_per_frame
+        self._diarizer, self._n = diarizer, diarizer.rows_per_frame
         self._rest: Probs | None = None
 
     def add(self, probs: Probs, is_last: bool = False) -> Probs:

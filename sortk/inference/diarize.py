@@ -14,14 +14,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import audio, manifest, posteriors
 from sortk.formats.audio import Samples
@@ -31,8 +29,6 @@ from sortk.formats.objects import id_of
 from sortk.formats.posteriors import Probs
 from sortk.formats.postprocess import POSTPROCESS_NAME, Postprocess, read_postprocess
 from sortk.formats.postprocess import PRESETS as POSTPROCESS_PRESETS
-from sortk.inference.enrol import EnrolledStream, read_enrolment
-from sortk.inference.int8 import quantize
 from sortk.inference.linking import (
     LinkingOptions,
     VoiceSpace,
@@ -41,17 +37,26 @@ from sortk.inference.linking import (
     process_windows,
     silence_pauses,
 )
-from sortk.inference.load import LoadedDiarizer, keep_freed_memory, load_diarizer
 from sortk.inference.postprocess import find_segments, keep_strongest, merge_columns, name_segments, raise_weak
 from sortk.inference.results import Segments
-from sortk.inference.streaming import Stream
-from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
-from sortk.models.frames import SAMPLE_RATE, SpeakerOutput, count_rows
-from sortk.models.speaker_cache import StreamingStep
+from sortk.inference.windows import OnnxDiarizer, has_graph
+from sortk.models.frames import FRAME_SECONDS, SAMPLE_RATE, count_rows
 from sortk.prepare.activity import SpeechStream, load_network
 from sortk.records import Segment, Session
 
-AudioSource = str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]
+if TYPE_CHECKING:  # torch takes seconds, and the model that comes with sortk does without
+    from typing import Any
+
+    import numpy.typing as npt
+    import torch
+
+    from sortk.inference.enrol import Enrolment
+    from sortk.inference.load import LoadedDiarizer
+    from sortk.inference.streaming import Stream
+    from sortk.models.diarizer import DiarizerModel, StreamableDiarizer, StreamingOptions
+    from sortk.models.speaker_cache import StreamingStep
+
+AudioSource: TypeAlias = "str | PathLike[str] | Session | npt.NDArray[Any] | torch.Tensor | Mapping[str, Any]"
 OnError = Callable[[Session, Exception], None]
 OnProgress = Callable[[float], object]  # called with the seconds of audio that are newly done
 
@@ -100,31 +105,48 @@ class DiarizeOptions:
 class Diarizer:
     """A trained model with all that it takes to use it."""
 
-    def __init__(self, loaded: LoadedDiarizer, options: DiarizeOptions | None = None) -> None:
-        self.model, self.options = loaded.model, options or DiarizeOptions()
-        # A stream, or voices that are enrolled, need the speaker cache.
-        self._linking = None if self.options.streaming is not None or self.options.enrol else loaded.linking
-        self._voices = loaded.voices
-        self._step: StreamingStep | None = None
-        if isinstance(self.model, StreamableDiarizer):
-            self._step = StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, loaded.streaming))
-        elif self.options.streaming is not None or self.options.enrol:
-            raise ValueError(NOT_STREAMED)
-        n_speakers = self.model.options.n_speakers
-        self._enrolment = read_enrolment(self.options.enrol, n_speakers) if self.options.enrol else None
+    def __init__(self, loaded: LoadedDiarizer | OnnxDiarizer, options: DiarizeOptions | None = None) -> None:
+        self.loaded, self.options = loaded, options or DiarizeOptions()
+        self.n_speakers, self.rows_per_frame = loaded.n_speakers, loaded.rows_per_frame
         self.speaker_names = list(self.options.enrol)  # of the first columns; the others are speaker_N
+        # A stream, or voices that are enrolled, need the speaker cache.
+        needs_steps = self.options.streaming is not None or bool(self.options.enrol)
+        self._linking = None if needs_steps else loaded.linking
+        if needs_steps and self._step is None:
+            raise ValueError(NOT_STREAMED)
+        self._enrolment: Enrolment | None = None
+        if self.options.enrol:
+            from sortk.inference.enrol import read_enrolment  # noqa: PLC0415
+
+            self._enrolment = read_enrolment(self.options.enrol, self.n_speakers)
+
+    @property
+    def model(self) -> DiarizerModel:
+        """Return the model in torch, which is imported here at the latest."""
+        return self.loaded.model
 
     @property
     def frame_seconds(self) -> float:
         """Return the duration of a row of posteriors."""
-        return self.model.row_seconds
+        return FRAME_SECONDS / self.rows_per_frame
 
     @property
-    def device(self) -> torch.device:
-        return self.model.features.window.device
+    def device(self) -> str:
+        return self.loaded.device
+
+    @cached_property
+    def _step(self) -> StreamingStep | None:
+        """Return the step of a stream; None if the model cannot be streamed."""
+        from sortk.models.diarizer import StreamableDiarizer  # noqa: PLC0415
+        from sortk.models.speaker_cache import StreamingStep  # noqa: PLC0415
+
+        if not isinstance(self.model, StreamableDiarizer):
+            return None
+        return StreamingStep(self.model, _choose_steps(self.options.streaming, self.model, self.loaded.streaming))
 
     def __repr__(self) -> str:
-        return f"<Diarizer: {type(self.model).__name__}, {self.model.options.n_speakers} speakers, {self.device}>"
+        engine = "onnxruntime" if isinstance(self.loaded, OnnxDiarizer) else type(self.model).__name__
+        return f"<Diarizer: {engine}, {self.n_speakers} speakers, {self.device}>"
 
     def __call__(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Segments:
         """Return the segments in an audio file, a session of a manifest, or samples (`audio.from_array`) of that rate.
@@ -174,6 +196,9 @@ class Diarizer:
         """Return a stream: `push` samples as they arrive, then `finish`. It does not limit speakers."""
         if self._step is None:
             raise ValueError(NOT_STREAMED)
+        from sortk.inference.enrol import EnrolledStream  # noqa: PLC0415
+        from sortk.inference.streaming import Stream  # noqa: PLC0415
+
         if self._enrolment is not None:
             return EnrolledStream(self._step, self._enrolment)
         return Stream(self._step)
@@ -196,7 +221,7 @@ class Diarizer:
 
     def average_rows(self, probs: Probs) -> Probs:
         """Return posteriors of model frames, 80 ms: the mean of each frame's rows."""
-        n_rows = self.model.rows_per_frame
+        n_rows = self.rows_per_frame
         if n_rows == 1:
             return probs
         padded = np.pad(probs, ((0, -len(probs) % n_rows), (0, 0)), mode="edge" if len(probs) else "constant")
@@ -247,7 +272,7 @@ class Diarizer:
 
     def _split_batches(self, lengths: Sequence[_Length]) -> Iterator[list[_Length]]:
         """Yield batches of similar length that are padded to the longest; one session at a time if in chunks."""
-        limit = BATCH_SECONDS.get(self.device.type, BATCH_SECONDS["cpu"]) * SAMPLE_RATE
+        limit = BATCH_SECONDS.get(self.device.partition(":")[0], BATCH_SECONDS["cpu"]) * SAMPLE_RATE
         batch: list[_Length] = []
         for length in lengths:
             if batch and (length.n_samples * (len(batch) + 1) > limit or not self._is_whole(length.n_samples)):
@@ -259,19 +284,16 @@ class Diarizer:
 
     def _process_together(self, clips: Sequence[Samples]) -> list[Probs]:
         """Return the posteriors of clips that are processed in one pass. They do not depend on the other clips."""
-        n_rows = [count_rows(len(samples), self.model.rows_per_frame) for samples in clips]
-        if max(n_rows, default=0) == 0:  # a clip below 10 ms
-            return [np.zeros((0, self.model.options.n_speakers), np.float32) for _ in clips]
-        with torch.inference_mode():
-            samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
-            lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
-            output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
-            probs = _check_finite(output.speaker_probs.float().cpu().numpy())
-        return [self.count_speakers(row[:n]) for row, n in zip(probs, n_rows, strict=True)]
+        if max((count_rows(len(samples), self.rows_per_frame) for samples in clips), default=0) == 0:  # below 10 ms
+            return [np.zeros((0, self.n_speakers), np.float32) for _ in clips]
+        assert not isinstance(self.loaded, OnnxDiarizer)  # which processes everything in windows
+        return [self.count_speakers(_check_finite(probs)) for probs in self.loaded.run_clips(clips)[0]]
 
     def _process_in_chunks(self, blocks: Iterable[Samples], on_progress: OnProgress = _ignore) -> Probs:
         if self._linking is not None:
             return self._process_windows(blocks, self._linking, on_progress)
+        import torch  # noqa: PLC0415
+
         stream = self.stream()
         steps = []
         for block in blocks:
@@ -291,13 +313,13 @@ class Diarizer:
                 on_progress(len(block) / SAMPLE_RATE)
 
         options = self.options
-        windows = list(process_windows(self.model, cut_windows(read(), linking)))
+        windows = list(process_windows(self.loaded.run_windows, cut_windows(read(), linking)))
         for window in windows:
             _check_finite(window.probs)
         fewest = options.speakers or options.min_speakers or 1
         most = options.speakers or options.max_speakers
-        n_columns = max(fewest, self.model.options.n_speakers)
-        voices = self._voices or VoiceSpace.plain(self.model.embedding_size)
+        n_columns = max(fewest, self.n_speakers)
+        voices = self.loaded.voices or VoiceSpace.plain(self.loaded.embedding_size)
         probs = join_windows(windows, linking, voices, fewest, most, n_columns)
         if speech is not None:
             probs = silence_pauses(probs, speech.finish(), linking.speech)
@@ -331,11 +353,19 @@ def load(
     """Return a diarizer from a model folder, a `.nemo` file or a name (`formats/hub.py`), on the GPU if there is one.
 
     `int8`: faster, on CPU only.
-    Without a path it is the one that comes with sortk. Without options, posteriors are read as the postprocess.toml of
-    the model folder says, if there is one.
+    Without a path it is the one that comes with sortk, in onnxruntime on the CPU; in torch for another device, `int8`,
+    streaming and enrolment. Without options, posteriors are read as the postprocess.toml of the model folder says, if
+    there is one.
     """
     path = find_model(path) if path is not None else SHIPPED_MODEL
     options = options or DiarizeOptions(postprocess=choose_postprocess(None, path))
+    in_windows = options.streaming is None and not options.enrol and not int8
+    if in_windows and device in (None, "cpu") and has_graph(path):
+        return Diarizer(OnnxDiarizer(path), options)
+    import torch  # noqa: PLC0415
+
+    from sortk.inference.load import keep_freed_memory, load_diarizer  # noqa: PLC0415
+
     device = device or ("cuda" if torch.cuda.is_available() and not int8 else "cpu")
     if int8 and device != "cpu":
         raise ValueError(f"int8 runs on the CPU only, not on {device!r}")
@@ -348,6 +378,8 @@ def load(
         raise ValueError("device 'meta' cannot be used: it computes nothing")
     loaded.model.freeze_for_inference()
     if int8:
+        from sortk.inference.int8 import quantize  # noqa: PLC0415
+
         quantize(loaded.model)
     return Diarizer(loaded, options)
 
@@ -357,7 +389,7 @@ def _choose_steps(
 ) -> StreamingOptions:
     if wanted is None:
         return model.long_steps
-    if isinstance(wanted, StreamingOptions):
+    if not isinstance(wanted, str):
         return wanted
     if wanted == OWN_STEPS:
         return own or model.presets[model.default_preset]

@@ -3,6 +3,7 @@
     offline    samples of any length from 0.09 s on -> posteriors
     step       one step of a stream, its state going in and coming out -> posteriors, and the next state
     features   samples -> log-mel frames, which a step takes
+    windows    what the diarizer that comes with sortk runs (`windows.py`); only recipes/small/ship.py writes it
 
 Each graph is compared with what torch computes before its file appears.
 """
@@ -21,15 +22,18 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sortk.formats.files import atomic_path
 from sortk.formats.manifest import check_other_file
+from sortk.formats.model_folder import GRAPH_NAME, WEIGHTS_NAME, find_tensors
 from sortk.inference.load import load_diarizer
+from sortk.inference.windows import start_session
 from sortk.models.diarizer import StreamableDiarizer, StreamingOptions
-from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling
+from sortk.models.fastconformer import ConformerLayer, Context, RelativeAttention, Subsampling, shift_relative
 from sortk.models.features import (
     GAIN_FLOOR,
     LOG_FLOOR,
@@ -52,6 +56,7 @@ MAX_DIFFERENCE = 1e-4  # of posteriors, from those of torch
 MAX_MEL_DIFFERENCE = 1e-3  # of log-mel energies: those of a nearly silent bin are the logarithm of rounding errors
 CHECKED_SECONDS = (1.3, 5.0, 23.0)
 OPSET = 20
+MAX_CONSTANT = 1024  # numbers that are computed beforehand and stored in the graph of windows
 TORCH_CAN_EXPORT = "prefer_deferred_runtime_asserts_over_guards" in signature(torch.export.export).parameters
 
 
@@ -91,7 +96,8 @@ def _write_clip(
 ) -> float:
     """Write a graph that takes samples; return its largest difference from torch."""
     clips = [0.1 * torch.randn(1, round(seconds * SAMPLE_RATE)) for seconds in CHECKED_SECONDS]
-    _export(graph, (clips[0],), ({1: torch.export.Dim.DYNAMIC},), ["samples"], [output], {}, path)
+    exported = _export(graph, (clips[0],), ({1: torch.export.Dim.DYNAMIC},), ["samples"], [output])
+    exported.save(path, external_data=False)
     run = OnnxSession(path)
     with torch.inference_mode():
         differences = [_difference(run(samples=clip)[0], compute(clip)) for clip in clips]
@@ -103,16 +109,16 @@ def _write_step(model: StreamableDiarizer, path: Path, options: StreamingOptions
     names = StreamingState._fields
     n_left, n_right = (torch.zeros(1, dtype=torch.long) for _ in range(2))  # one tensor for both would be one input
     mel = torch.randn(1, MEL_PER_FRAME * 5, model.options.features.n_mels)
-    about = {name: str(value) for name, value in asdict(options).items()}
-    _export(
+    exported = _export(
         graph,
         (mel, n_left, n_right, *graph.take_step.start()),
         ({1: torch.export.Dim.DYNAMIC}, None, None, (None,) * len(names)),
         ["mel", "n_left", "n_right", *names],
         ["probs", *(f"next_{name}" for name in names)],
-        about | {"row_seconds": f"{model.row_seconds:g}"},
-        path,
     )
+    about = {name: str(value) for name, value in asdict(options).items()}
+    exported.model.metadata_props.update(about | {"row_seconds": f"{model.row_seconds:g}"})
+    exported.save(path, external_data=False)
     run = OnnxSession(path)
     with torch.inference_mode():
         return _check(max(_verify_step(run, model, options, filled) for filled in (0.0, 0.5, 1.0)), MAX_DIFFERENCE)
@@ -148,16 +154,83 @@ def _verify_step(run: OnnxSession, model: StreamableDiarizer, options: Streaming
     return _difference(probs, expected)
 
 
+def write_windows(folder: Path) -> float:
+    """Write the graph of windows into the folder of a Sortformer with linking; return its difference from torch.
+
+    The graph has no weights: they are read from model.safetensors.
+    """
+    from onnx import save  # noqa: PLC0415 - only in the extra `export`
+
+    loaded = load_diarizer(folder)
+    assert isinstance(loaded.model, Sortformer) and loaded.linking is not None
+    places = find_tensors(folder / WEIGHTS_NAME)
+    for name, tensor in loaded.model.state_dict().items():
+        if tensor.is_floating_point() and places[name][1] != 2 * tensor.numel():
+            raise ValueError(f"{folder / WEIGHTS_NAME}: {name} is not in half precision")
+    graph = WindowGraph(loaded.model)
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    example = 0.1 * torch.randn(2, round(CHECKED_SECONDS[0] * SAMPLE_RATE))
+    program = _export(graph, (example,), (axes,), ["samples"], ["probs", "embeddings"], optimize=False)
+    model = _refer_to_weights(program.model_proto, graph, places)
+    with atomic_path(folder / GRAPH_NAME) as temporary:
+        save(model, temporary)
+        session, differences = start_session(temporary, torch.get_num_threads()), []
+        for n_samples in (
+            HOP_SAMPLES,
+            round(CHECKED_SECONDS[0] * SAMPLE_RATE),
+            loaded.linking.window * MEL_PER_FRAME * HOP_SAMPLES,
+        ):
+            windows = 0.1 * torch.randn(2, n_samples)
+            found = session.run(None, {"samples": windows.numpy()})
+            expected = zip(*loaded.run_windows(list(windows.numpy())), strict=True)
+            differences += [
+                _difference(torch.from_numpy(own), torch.from_numpy(np.stack(theirs)))
+                for own, theirs in zip(found, expected, strict=True)
+            ]
+        return _check(max(differences), MAX_DIFFERENCE)
+
+
+def _refer_to_weights(model: Any, graph: WindowGraph, places: Mapping[str, tuple[int, int]]) -> Any:
+    """Return an ONNX model whose weights are references to their half-precision form in model.safetensors."""
+    from onnx import TensorProto, helper  # noqa: PLC0415
+    from onnxscript.optimizer import optimize  # noqa: PLC0415
+
+    names = {tensor.data_ptr(): name for name, tensor in graph.model.state_dict().items()}
+    tensors = {name: tensor for name, tensor in graph.state_dict().items() if tensor.data_ptr() in names}
+    halves, casts = [], []
+    weights = [tensor for tensor in model.graph.initializer if tensor.name in tensors]
+    for weight in weights:
+        own = tensors[weight.name]
+        offset, length = places[names[own.data_ptr()]]
+        half = TensorProto(
+            name=f"{weight.name}.half",
+            dims=own.shape,
+            data_type=TensorProto.FLOAT16,
+            data_location=TensorProto.EXTERNAL,
+        )
+        for key, value in (("location", WEIGHTS_NAME), ("offset", offset), ("length", length)):
+            half.external_data.add(key=key, value=str(value))
+        halves.append(half)
+        casts.append(helper.make_node("Cast", [half.name], [weight.name], to=TensorProto.FLOAT))  # once, when loaded
+        # As an input, it is not part of what the optimizer computes beforehand.
+        model.graph.initializer.remove(weight)
+        model.graph.input.append(helper.make_tensor_value_info(weight.name, TensorProto.FLOAT, own.shape))
+    model = optimize(model, input_size_limit=MAX_CONSTANT, output_size_limit=MAX_CONSTANT)
+    del model.graph.input[1:], model.graph.value_info[:]
+    nodes = [*casts, *model.graph.node]
+    for node in nodes:  # where in the source each one comes from: most of the file
+        del node.metadata_props[:]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(halves)
+    return model
+
+
 class OnnxSession:
     """A graph in onnxruntime, on tensors: the inputs by their names, the outputs in their order."""
 
     def __init__(self, path: Path) -> None:
-        import onnxruntime  # noqa: PLC0415 - only in the extra `export`
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors
-        options.intra_op_num_threads = torch.get_num_threads()
-        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._session = start_session(path, torch.get_num_threads())
 
     def __call__(self, **inputs: Tensor) -> list[Tensor]:
         outputs = self._session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
@@ -170,20 +243,24 @@ def _export(
     dynamic: tuple[Any, ...],
     inputs: list[str],
     outputs: list[str],
-    about: Mapping[str, str],
-    path: Path,
-) -> None:
+    optimize: bool = True,
+) -> torch.onnx.ONNXProgram:
     with _quiet_exporter(), torch.no_grad():
         # Asserts in place of guards: that 0 <= n - 1 <= 2 n is too much for its solver, where n counts frames.
         program = torch.export.export(
             graph.eval(), example, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=True
         )
         exported = torch.onnx.export(
-            program, dynamo=True, input_names=inputs, output_names=outputs, opset_version=OPSET, verbose=False
+            program,
+            dynamo=True,
+            input_names=inputs,
+            output_names=outputs,
+            opset_version=OPSET,
+            verbose=False,
+            optimize=optimize,
         )
     assert exported is not None
-    exported.model.metadata_props.update(about)
-    exported.save(path, external_data=False)
+    return exported
 
 
 @contextmanager
@@ -223,30 +300,41 @@ AnyDiarizer = TypeVar("AnyDiarizer", bound=StreamableDiarizer)
 
 
 class PlainLogMel(nn.Module):
-    """LogMel whose Fourier transform is a convolution: (batch, samples) -> (batch, mel frames, n_mels)."""
+    """LogMel whose Fourier transform is a product of matrices: (batch, samples) -> (batch, mel frames, n_mels).
 
-    fourier: Tensor
+    The window is symmetric, w_n = w_{N-1-n}, and the power does not depend on where time 0 is. In the middle of N
+    samples, a = 2 pi k / N_FFT, the transform of bin k is
+
+        sum_{j < N/2} w_j [ (x_j + x_{-j}) cos a (j + 1/2) - i (x_j - x_{-j}) sin a (j + 1/2) ]
+
+    where x_j and x_{-j} are the j-th samples to the right and left of the middle: half the products of a convolution.
+    """
+
+    window: Tensor
     filters: Tensor
 
     def __init__(self, features: LogMel) -> None:
         super().__init__()
         self.options, self.gain = features.options, features.gain
-        # The window is in the middle of the transform. |sum_n w_n x_n e^{-i a n}|^2 has a cosine and a sine part.
-        margin = (N_FFT - WINDOW_SAMPLES) // 2
-        window = functional.pad(features.window.double().cpu(), (margin, margin))
-        angle = torch.outer(torch.arange(N_FFT // 2 + 1).double(), torch.arange(N_FFT).double()) * (2 * math.pi / N_FFT)
-        fourier = torch.cat([angle.cos() * window, angle.sin() * window])
-        self.register_buffer("fourier", fourier[:, None].float())
+        self.register_buffer("window", features.window[WINDOW_SAMPLES // 2 :].cpu())
         self.register_buffer("filters", features.filters.cpu())
 
     def forward(self, samples: Tensor) -> Tensor:
         if self.gain:
             samples = samples / (samples.amax(dim=1, keepdim=True).clamp(min=0) + GAIN_FLOOR)
         before = functional.pad(samples, (1, 0))[:, :-1]
-        samples = functional.pad(samples - PREEMPHASIS * before, (N_FFT // 2, N_FFT // 2 - HOP_SAMPLES))
-        cosine, sine = functional.conv1d(samples[:, None], self.fourier, stride=HOP_SAMPLES).chunk(2, dim=1)
-        power = (cosine.square() + sine.square()).transpose(1, 2)
-        mel = (power @ self.filters + LOG_FLOOR).log()
+        half, n_frames = WINDOW_SAMPLES // 2, samples.shape[1] // HOP_SAMPLES
+        samples = functional.pad(samples - PREEMPHASIS * before, (half, half))
+        # A window is five half hops; frame t begins with the half hop 2 t.
+        n_pieces, piece = WINDOW_SAMPLES * 2 // HOP_SAMPLES, HOP_SAMPLES // 2
+        pieces = samples[:, : (2 * n_frames + n_pieces - 1) * piece].reshape(samples.shape[0], -1, piece)
+        frames = torch.cat([pieces[:, n : n + 2 * n_frames : 2] for n in range(n_pieces)], dim=2)
+        right, left = frames[..., half:], frames[..., :half].flip(2)
+        # Constants, computed here so that no file holds them. (2 j + 1) k is exact, and so is its remainder.
+        turns = torch.outer(2 * torch.arange(half) + 1, torch.arange(N_FFT // 2 + 1)) % (2 * N_FFT)
+        angle, window = turns * (math.pi / N_FFT), self.window[:, None]
+        cosine, sine = (right + left) @ (angle.cos() * window), (right - left) @ (angle.sin() * window)
+        mel = ((cosine * cosine + sine * sine) @ self.filters + LOG_FLOOR).log()
         return normalize_bins(mel, None) if self.options.normalize == "per_feature" else mel
 
 
@@ -283,23 +371,12 @@ class PlainRelativeAttention(RelativeAttention):
         context: Context | None = None,
     ) -> Tensor:
         by_distance = (query + self.pos_bias_v[:, None]) / math.sqrt(query.shape[3])
-        bias = shift_all(by_distance @ positions[..., :-1])
+        bias = shift_relative(by_distance @ positions, query.shape[2])
         return attend(query + self.pos_bias_u[:, None], key, value, bias if no_padding is None else bias + no_padding)
 
     def project_positions(self, distances: Tensor) -> Tensor:
         projected: Tensor = self.linear_pos(distances)
         return projected.view(distances.shape[0], self.n_heads, -1).permute(1, 2, 0)
-
-
-def shift_all(scores: Tensor) -> Tensor:
-    """`shift_relative` of all queries: (batch, heads, n, 2 n - 1) -> (batch, heads, n, n).
-
-    Each row starts one column further left than the row above. A column of zeros in front, and the same numbers in rows
-    of n, without the first row, are what is read there.
-    """
-    batch, n_heads, n, _ = scores.shape
-    padded = functional.pad(scores, (1, 0)).reshape(batch, n_heads, 2 * n, n)
-    return padded[:, :, 1:].reshape(batch, n_heads, n, 2 * n - 1)[..., :n]
 
 
 class PlainSelfAttention(SelfAttention):
@@ -373,6 +450,19 @@ class OfflineGraph(nn.Module):
         mel = self.features(samples)
         probs = self.model.diarize_frames(self.subsampling(mel)).speaker_probs
         return probs if self.model.rows_per_frame == 1 else probs[:, : mel.shape[1]]
+
+
+class WindowGraph(nn.Module):
+    """(batch, samples) -> (batch, frames, speakers), and the embeddings, (batch, frames, d), of length 1."""
+
+    def __init__(self, model: Sortformer) -> None:
+        super().__init__()
+        self.model = plain_model(model)
+        self.features, self.subsampling = PlainLogMel(model.features), plain_subsampling(self.model)
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.model.diarize_frames(self.subsampling(self.features(samples)))
+        return output.speaker_probs, functional.normalize(output.embeddings, dim=2)
 
 
 class StepGraph(nn.Module):

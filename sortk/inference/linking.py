@@ -40,25 +40,27 @@ whose config.json has the key "linking" is used this way, unless it is streamed;
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats.audio import Samples
+from sortk.formats.files import FormatError
+from sortk.formats.model_folder import load_arrays
 from sortk.inference.postprocess import Ints
-from sortk.models.diarizer import DiarizerModel
-from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE, SpeakerOutput, count_frames
+from sortk.models.frames import HOP_SAMPLES, MEL_PER_FRAME, SAMPLE_RATE, count_frames
 from sortk.options import Options, option
 from sortk.prepare.activity import WINDOW
 
 Floats = npt.NDArray[np.float32]
+RunWindows = Callable[[Sequence[Samples]], Iterable[tuple[Floats, Floats]]]
+"""Posteriors, (frames, speakers), and embeddings of length 1, (frames, d), of each of some windows."""
 
+VOICES_NAME = "voices.safetensors"  # in a model folder: the space in which voices are linked
 ACTIVE = 0.5  # posterior above which a speaker of a window speaks
 MIN_ACTIVE = 4  # frames in which a speaker of a window must speak to be one
 MIN_TURN = 8  # frames of a turn whose voice is looked at by itself
@@ -106,6 +108,18 @@ class VoiceSpace:
     def place(self, vectors: Floats) -> Floats:
         """(n, d) -> (n, axes)."""
         return np.asarray((vectors - self.mean) @ self.axes, np.float32)
+
+
+def read_voices(path: Path, size: int) -> VoiceSpace:
+    """Return the space of voices in a file, for embeddings of this size."""
+    arrays = {name: array.astype(np.float32) for name, array in load_arrays(path).items()}
+    n_axes = len(arrays.get("spread", ()))
+    shapes = {"mean": (size,), "axes": (size, n_axes), "spread": (n_axes,)}
+    if {name: array.shape for name, array in arrays.items()} != shapes:
+        raise FormatError(path, None, f"needs mean, axes and spread for embeddings of size {size}, and nothing else")
+    if not all(np.isfinite(array).all() for array in arrays.values()) or (arrays["spread"] < 0).any():
+        raise FormatError(path, None, "has values that are not finite, or a spread below 0")
+    return VoiceSpace(**arrays)
 
 
 class Speakers(NamedTuple):
@@ -156,20 +170,12 @@ def cut_windows(blocks: Iterable[Samples], options: LinkingOptions) -> Iterator[
         yield first, kept
 
 
-def process_windows(model: DiarizerModel, windows: Iterator[tuple[int, Samples]]) -> Iterator[Window]:
+def process_windows(run: RunWindows, windows: Iterator[tuple[int, Samples]]) -> Iterator[Window]:
     """Yield what the model says about each window."""
-    device = model.features.window.device
     while together := list(itertools.islice(windows, WINDOWS_TOGETHER)):
-        lengths = torch.tensor([len(samples) for _, samples in together], device=device)
-        padded = pad_sequence([torch.from_numpy(samples) for _, samples in together], batch_first=True).to(device)
-        with torch.inference_mode():
-            output: SpeakerOutput = model(padded, None if len({*lengths.tolist()}) == 1 else lengths)
-            probs = output.speaker_probs.float().cpu().numpy()
-            embeddings = functional.normalize(output.embeddings.float(), dim=2).cpu().numpy()
-        for (first, _), n_frames, own, frames in zip(
-            together, count_frames(lengths).tolist(), probs, embeddings, strict=True
-        ):
-            yield describe_window(first, own[:n_frames], frames[:n_frames])
+        found = run([samples for _, samples in together])
+        for (first, _), (probs, embeddings) in zip(together, found, strict=True):
+            yield describe_window(first, probs, embeddings)
 
 
 def describe_window(first: int, probs: Floats, embeddings: Floats) -> Window:

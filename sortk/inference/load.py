@@ -9,18 +9,20 @@ import ctypes
 import logging
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from sortk.formats import nemo
+from sortk.formats.audio import Samples
 from sortk.formats.files import FormatError, follow_links
-from sortk.formats.hub import SHIPPED_MODEL, find_model
+from sortk.formats.hub import find_model
 from sortk.formats.model_folder import (
     CONFIG_NAME,
     WEIGHTS_NAME,
@@ -39,10 +41,10 @@ from sortk.formats.tokens import (
     settings_of_canary,
     settings_of_parakeet,
 )
-from sortk.inference.linking import LinkingOptions, VoiceSpace
+from sortk.inference.linking import VOICES_NAME, Floats, LinkingOptions, VoiceSpace, read_voices
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
-from sortk.models.frames import FRAME_SECONDS
+from sortk.models.frames import FRAME_SECONDS, SpeakerOutput, count_rows
 from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
 from sortk.models.registry import Kind, build_from, find_kind
@@ -51,11 +53,7 @@ from sortk.options import read_options
 
 log = logging.getLogger(__name__)
 
-BETTER_MODEL = "nvidia/diar_sortformer_4spk-v1"  # on Hugging Face
-DEMO_AUDIO = SHIPPED_MODEL.parent / "demo.ogg"
-"""A short conversation of espeak voices; who speaks when is in the .rttm file beside it."""
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
-VOICES_NAME = "voices.safetensors"  # in a model folder: the space in which voices are linked
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,39 @@ class LoadedDiarizer:
     streaming: StreamingOptions | None = None  # of a model that is made for streaming: its own settings
     linking: LinkingOptions | None = None  # of a model that learned from short windows
     voices: VoiceSpace | None = None  # in which these are linked
+
+    @property
+    def n_speakers(self) -> int:
+        return self.model.options.n_speakers
+
+    @property
+    def rows_per_frame(self) -> int:
+        return self.model.rows_per_frame
+
+    @property
+    def embedding_size(self) -> int:
+        return self.model.embedding_size
+
+    @property
+    def device(self) -> str:
+        return str(self.model.features.window.device)
+
+    @torch.inference_mode()
+    def run_clips(self, clips: Sequence[Samples]) -> tuple[list[Floats], Tensor]:
+        """Return the posteriors of clips that are processed in one pass, (rows, speakers) each, and the embeddings of
+        all, (clips, frames, d). They do not depend on the other clips."""
+        samples = pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True).to(self.device)
+        lengths = torch.tensor([len(clip) for clip in clips], device=self.device)
+        output: SpeakerOutput = self.model(samples, None if len({*lengths.tolist()}) == 1 else lengths)
+        n_rows = (count_rows(len(clip), self.rows_per_frame) for clip in clips)
+        probs = output.speaker_probs.float().cpu().numpy()
+        return [own[:n] for own, n in zip(probs, n_rows, strict=True)], output.embeddings
+
+    def run_windows(self, windows: Sequence[Samples]) -> Iterator[tuple[Floats, Floats]]:
+        """Yield posteriors, (frames, speakers), and embeddings of length 1, (frames, d), of each window."""
+        probs, frames = self.run_clips(windows)
+        embeddings = functional.normalize(frames.float(), dim=2).cpu().numpy()
+        yield from ((own, frames[: len(own)]) for own, frames in zip(probs, embeddings, strict=True))
 
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
@@ -86,20 +117,8 @@ def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiari
     if streaming is not None:  # NVIDIA's rule: such a model is trained and streamed without gain, but not run offline
         model.features.gain = True
     voices_path = path / VOICES_NAME
-    voices = _read_voices(voices_path, model.embedding_size) if linking and voices_path.exists() else None
+    voices = read_voices(voices_path, model.embedding_size) if linking and voices_path.exists() else None
     return LoadedDiarizer(model.to(device), streaming, linking, voices)
-
-
-def _read_voices(path: Path, size: int) -> VoiceSpace:
-    """Return the space of voices for embeddings of this size."""
-    tensors = {name: tensor.float().numpy() for name, tensor in load_tensors(path).items()}
-    n_axes = len(tensors.get("spread", ()))
-    shapes = {"mean": (size,), "axes": (size, n_axes), "spread": (n_axes,)}
-    if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
-        raise FormatError(path, None, f"needs mean, axes and spread for embeddings of size {size}, and nothing else")
-    if not all(np.isfinite(tensor).all() for tensor in tensors.values()) or (tensors["spread"] < 0).any():
-        raise FormatError(path, None, "has values that are not finite, or a spread below 0")
-    return VoiceSpace(**tensors)
 
 
 @dataclass(frozen=True)

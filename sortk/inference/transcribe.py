@@ -81,8 +81,8 @@ class MsAsrTranscriber(Transcriber[str]):
         if model.kernels is not None and diarizer is None:
             raise ValueError("this model needs a diarizer and has none inside: give one (--diarizer)")
         n_speakers = model.options.n_speakers
-        if model.kernels is not None and diarizer is not None and diarizer.model.options.n_speakers != n_speakers:
-            n_given = diarizer.model.options.n_speakers
+        if model.kernels is not None and diarizer is not None and diarizer.n_speakers != n_speakers:
+            n_given = diarizer.n_speakers
             raise ValueError(f"the diarizer has {n_given} outputs, but the ASR is for {n_speakers} speakers")
         self.diarizer = diarizer
         grammar = GRAMMARS[level] if level is not None else None

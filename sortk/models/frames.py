@@ -1,24 +1,26 @@
 """Model frames of 80 ms: how many there are, which of a padded batch are valid, and what a diarizer says about each.
 
-Lengths are a (batch,) tensor, or None when nothing is padded: then no mask is built and nothing is copied.
+Lengths are a (batch,) tensor, or None when nothing is padded: then no mask is built and nothing is copied. torch is
+imported only by the functions that need it: code without tensors counts frames, too.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sortk.records import FRAME_SECONDS as FRAME_SECONDS  # noqa: PLC0414 - for the rooms that count in frames
 from sortk.records import SAMPLE_RATE as SAMPLE_RATE  # noqa: PLC0414
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 HOP_SAMPLES = 160  # 10 ms: a mel frame
 MEL_PER_FRAME = 8
 assert HOP_SAMPLES * MEL_PER_FRAME == FRAME_SECONDS * SAMPLE_RATE
 
-Count = TypeVar("Count", int, Tensor)
+Count = TypeVar("Count", int, "Tensor")
 
 
 def count_frames(n_samples: Count) -> Count:
@@ -38,6 +40,8 @@ def valid_frames(lengths: Tensor | None, n_frames: int) -> Tensor | None:
     """(batch,) lengths -> (batch, n_frames), true on the frames of the clip and false on its padding."""
     if lengths is None:
         return None
+    import torch  # noqa: PLC0415
+
     return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
 
 
@@ -46,11 +50,13 @@ def key_bias(valid: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if valid is None:
         return None
     # The softmax of it is 0, and unlike -inf it gives no NaN for a clip without any frame.
-    return torch.zeros_like(valid, dtype=dtype).masked_fill(~valid, -1e4)[:, None, None]
+    return valid.new_zeros(valid.shape, dtype=dtype).masked_fill(~valid, -1e4)[:, None, None]
 
 
 def sinusoids(places: Tensor, d_model: int) -> Tensor:
     """(n,) -> (n, d_model): sine and cosine, interleaved, of each place at ever lower frequencies."""
+    import torch  # noqa: PLC0415
+
     exponent = torch.arange(0, d_model, 2, device=places.device, dtype=torch.float32)
     angle = places.float()[:, None] * torch.exp(exponent * (-math.log(10000.0) / d_model))
     return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)

@@ -185,7 +185,7 @@ class SileroNetwork:
             np.multiply(state, show, state)
             hidden = state
         logits = np.maximum(states, 0) @ self._output + self._output_bias
-        probs: Floats = 1 / (1 + np.exp(-logits))
+        probs = np.asarray(1 / (1 + np.exp(-logits)), np.float32)
         return probs, hidden
 
 

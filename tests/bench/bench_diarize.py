@@ -1,4 +1,4 @@
-"""How fast the 123M model is on one core, and how much memory long recordings take.
+"""How fast the 123M model and the one that comes with sortk are on one core, and how much memory recordings take.
 
 1. 90 s of audio: the model's own floating-point operations, counted, per second, against the rate of a plain matrix
    product of its size in the same run. Then with int8, beside the ratio of the same matrix product with int8 and
@@ -6,6 +6,8 @@
 2. 10 minutes and 1 hour in steps: time per second of audio, and the peak of memory, each in a process of its own;
    `bench_diarize.py 10 60 240` takes other minutes. Then 8 hours with a tiny model, whose time and memory are mostly
    those of reading.
+3. The model that comes with sortk on 5 minutes, in onnxruntime and in torch, in turn; then `sortk diarize` with all its
+   imports, in a process of its own.
 
 CPU time, the best of some runs: what else runs on the machine only adds.
 """
@@ -25,15 +27,26 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sortk.formats.hub import SHIPPED_MODEL
 from sortk.formats.model_folder import save_model
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
 from sortk.inference.int8 import Int8Linear
+from sortk.inference.load import load_diarizer
 from sortk.models.frames import count_frames
 from sortk.models.sortformer import SIZES, Sortformer, SortformerOptions
 
 SECONDS = 90
 GEMM_FLOPS = 2 * 1125 * 512 * 2048
+SHIPPED_SECONDS = 300
 MIN_SHARE_OF_GEMM, MIN_INT8_RATIO, MAX_GIGABYTES = 0.65, 1.4, 2.5
+DIARIZE = """if True:
+    import sys, time
+    from pathlib import Path
+    from sortk.cli import main
+    main(["diarize", sys.argv[1]], standalone_mode=False)
+    peak = Path("/proc/self/status").read_text(encoding="utf-8").split("VmHWM:")[1].split()[0]
+    print(time.process_time(), peak, file=sys.stderr)"""
+MIN_ONNX_RATIO, MIN_REAL_TIME, MAX_SHIPPED_GIGABYTES = 1.0, 100, 0.4
 
 
 def count_flops(options: SortformerOptions, n_frames: int) -> float:
@@ -118,6 +131,30 @@ def bench_long(folder: Path, minutes: Sequence[int], size: str) -> None:
         assert gigabytes < MAX_GIGABYTES
 
 
+def bench_shipped() -> None:
+    samples = make_speech(SHIPPED_SECONDS)
+    loaded = load_diarizer(SHIPPED_MODEL)
+    loaded.model.freeze_for_inference()
+    diarizers = {"onnxruntime": load(device="cpu"), "torch": Diarizer(loaded)}
+    seconds = dict.fromkeys(diarizers, float("inf"))
+    for _ in range(3):
+        for name, diarizer in diarizers.items():
+            spent = cpu_seconds(lambda chosen=diarizer: chosen.posteriors_of_samples(samples), 1)  # type: ignore[misc]
+            seconds[name] = min(seconds[name], spent)
+    times = ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
+    ratio = tell(seconds["torch"] / seconds["onnxruntime"], MIN_ONNX_RATIO)
+    print(f"the model of sortk, {SHIPPED_SECONDS} s: {times}; onnxruntime is as fast as torch {ratio}")
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "talk.wav"
+        soundfile.write(path, samples, 16000)
+        command = [sys.executable, "-c", DIARIZE, str(path)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()[-2:]
+    spent, gigabytes = float(told[0]), int(told[1]) / 1e6
+    speed = tell(SHIPPED_SECONDS / spent, MIN_REAL_TIME)
+    print(f"`sortk diarize`: {spent:.2f} s with imports, real time {speed}, peak {gigabytes:.2f} GB")
+    assert gigabytes < MAX_SHIPPED_GIGABYTES
+
+
 def write_looped(path: Path, minutes: int) -> None:
     block = make_speech(60)
     with soundfile.SoundFile(path, "w", 16000, 1) as file:
@@ -148,6 +185,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         base, tiny = save_random(Path(temporary), "base"), save_random(Path(temporary), "tiny")
+        bench_shipped()
         bench_90_seconds(base)
         bench_long(tiny, [10, 480], "tiny")
         bench_long(base, [int(minutes) for minutes in sys.argv[1:]] or [10, 60], "base")

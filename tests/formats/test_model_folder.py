@@ -33,7 +33,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeyp
     def fail(*about: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("sortk.formats.model_folder.save_file", fail)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(OSError, match=r"w\.safetensors: cannot be written \(I/O error: No space left"):
         save_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(1)})
     assert not list(tmp_path.iterdir())

@@ -166,7 +166,7 @@ def test_samples_that_do_not_name_a_speaker_are_refused(
 def test_the_command(
     tmp_path: Path, samples: dict[str, Path], recording: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sortk.inference.diarize, "load_diarizer", lambda path, device: LoadedDiarizer(ToneDiarizer()))
+    monkeypatch.setattr(sortk.inference.load, "load_diarizer", lambda path, device: LoadedDiarizer(ToneDiarizer()))
     (tmp_path / "model").mkdir()
     soundfile.write(tmp_path / "talk.wav", recording, 16000)
     command = ["diarize", str(tmp_path / "talk.wav"), "--model", str(tmp_path / "model")]

@@ -14,7 +14,7 @@ from torch import Tensor
 from sortk.cli import main
 from sortk.formats.model_folder import save_model
 from sortk.inference import export
-from sortk.inference.export import FeatureGraph, OfflineGraph, OnnxSession, StepGraph, write_graph
+from sortk.inference.export import FeatureGraph, OfflineGraph, OnnxSession, StepGraph, write_graph, write_windows
 from sortk.models.diarizer import StreamingOptions
 from sortk.models.eend import Eend, EendOptions
 from sortk.models.fastconformer import FastConformerOptions
@@ -156,6 +156,23 @@ def test_a_stream_in_onnxruntime(tmp_path: Path) -> None:
 
     with torch.inference_mode():
         stream(model, options, run)
+
+
+@pytest.mark.usefixtures("onnxruntime")
+def test_a_graph_of_windows_has_no_weights(tmp_path: Path) -> None:
+    """windows.onnx of the diarizer that comes with sortk is compared with torch in test_windows.py."""
+    config = {"model": "sortformer", "options": OFFLINE.to_json(), "linking": {"window": 40, "step": 20}}
+    weights = decided(OFFLINE).state_dict()
+    save_model(tmp_path, weights, config)
+    with pytest.raises(ValueError, match="is not in half precision"):
+        write_windows(tmp_path)
+    assert not (tmp_path / "windows.onnx").exists()
+    halves = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    save_model(tmp_path, halves, config)
+    assert write_windows(tmp_path) < 1e-4
+    content = (tmp_path / "windows.onnx").read_bytes()
+    assert halves["encoder.pre_encode.out.weight"].numpy().tobytes() not in content
+    assert halves["encoder.pre_encode.out.weight"].float().numpy().tobytes() not in content
 
 
 @pytest.mark.usefixtures("onnxruntime")

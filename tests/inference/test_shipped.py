@@ -10,11 +10,10 @@ from click.testing import CliRunner
 import sortk
 from sortk.cli import main
 from sortk.formats import audio, rttm
-from sortk.formats.hub import SHIPPED_MODEL
+from sortk.formats.hub import DEMO_AUDIO, SHIPPED_MODEL
 from sortk.formats.model_folder import load_model
 from sortk.formats.postprocess import POSTPROCESS_NAME, Postprocess, read_postprocess
 from sortk.inference.diarize import choose_postprocess, load
-from sortk.inference.load import DEMO_AUDIO
 
 
 def test_it_is_small_and_in_half_precision() -> None:
