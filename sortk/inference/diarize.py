@@ -41,6 +41,7 @@ from sortk.inference.postprocess import find_segments, keep_strongest, merge_col
 from sortk.inference.results import Segments
 from sortk.inference.windows import OnnxDiarizer, has_graph
 from sortk.models.frames import FRAME_SECONDS, SAMPLE_RATE, count_rows
+from sortk.models.memory import keep_freed_memory
 from sortk.prepare.activity import SpeechStream, load_network
 from sortk.records import Segment, Session
 
@@ -364,7 +365,7 @@ def load(
         return Diarizer(OnnxDiarizer(path), options)
     import torch  # noqa: PLC0415
 
-    from sortk.inference.load import keep_freed_memory, load_diarizer  # noqa: PLC0415
+    from sortk.inference.load import load_diarizer  # noqa: PLC0415
 
     device = device or ("cuda" if torch.cuda.is_available() and not int8 else "cpu")
     if int8 and device != "cpu":

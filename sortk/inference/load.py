@@ -5,10 +5,8 @@ Every path may also be the name of a published model (`formats/hub.py`).
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +43,7 @@ from sortk.inference.linking import VOICES_NAME, Floats, LinkingOptions, VoiceSp
 from sortk.models import huggingface
 from sortk.models.diarizer import DiarizerModel, StreamingOptions
 from sortk.models.frames import FRAME_SECONDS, SpeakerOutput, count_rows
+from sortk.models.memory import give_back_freed_memory
 from sortk.models.nemo import Converted, convert, convert_config
 from sortk.models.options import options_from_json
 from sortk.models.registry import Kind, build_from, find_kind
@@ -285,33 +284,3 @@ def _find_tokenizer(archive: nemo.NemoArchive, model: Converted) -> Tokenizer:
 def _streaming_options(config: Mapping[str, Any]) -> StreamingOptions | None:
     settings = config.get("streaming")
     return None if settings is None else options_from_json(StreamingOptions, settings, "a streaming model")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Memory of the process
-#
-# The tensors of a layer, some megabytes each, are allocated and freed thousands of times in a recording. By default the
-# C library returns each one to the system at once and takes fresh pages, which are zeroed one by one, for the next: a
-# tenth of all time in the 123M model on one core.
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
-LARGE = 1 << 30  # bytes
-STEP = 1 << 26
-
-
-def keep_freed_memory() -> None:
-    """Keep freed memory in this process from now on; without glibc, nothing happens."""
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, value in ((M_MMAP_THRESHOLD, LARGE), (M_TRIM_THRESHOLD, LARGE), (M_TOP_PAD, STEP)):
-            mallopt(parameter, value)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed memory to the system. After a model was freed it is hundreds of megabytes, which a process that is
-    about to end would hold while it pages in its libraries once more, to unload them."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
-    if trim is not None:
-        trim(0)

@@ -29,7 +29,7 @@ from sortk.formats.sst import GRAMMARS, Level, parse_any, speaker_number
 from sortk.formats.tokens import Tokenizer
 from sortk.inference.cascade import Cascade, MultitalkerTranscriber
 from sortk.inference.diarize import DiarizeOptions, Diarizer, load
-from sortk.inference.load import LoadedAsr, LoadedDiarizer, keep_freed_memory, load_asr
+from sortk.inference.load import LoadedAsr, LoadedDiarizer, load_asr
 from sortk.inference.pieces import (
     MIN_PIECE_SECONDS,
     Piece,
@@ -45,6 +45,7 @@ from sortk.inference.recognize import CanaryRecognizer, ParakeetRecognizer, Reco
 from sortk.models.canary import Canary
 from sortk.models.decoding import SstConstraint, search
 from sortk.models.frames import count_frames
+from sortk.models.memory import keep_freed_memory
 from sortk.models.msasr import MsAsr
 from sortk.models.multitalker import Multitalker
 from sortk.models.parakeet import Parakeet

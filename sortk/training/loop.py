@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sortk.models.memory import keep_freed_memory
 from sortk.training.checkpoint import Checkpoints, TrainingProgress, full_tensor
 from sortk.training.data import Batch, BatchLoader, ExampleSource
 from sortk.training.log import RATES, Bar, Event, open_log
@@ -84,6 +85,7 @@ def train(
 
     Writes checkpoints/<phase>/ and log.jsonl in `out`.
     """
+    keep_freed_memory()
     task.to(device)
     processes = current_processes()
     run = _Run(task, options, device, processes, f"{seed} {phase}")
