@@ -28,7 +28,13 @@ LEAST_DISK_GB = 1.0
 SLURM_PATIENCE_SECONDS = 5.0  # a controller that is down makes sinfo wait for minutes
 
 # Packages with compiled libraries: they may be installed and still fail to load.
-LOADED = {"soundfile": "soundfile", "torch": "torch", "torchaudio": "torchaudio", "silero-vad": "silero_vad"}
+LOADED = {
+    "onnxruntime": "onnxruntime",
+    "soundfile": "soundfile",
+    "torch": "torch",
+    "torchaudio": "torchaudio",
+    "silero-vad": "silero_vad",
+}
 NO_CORPORA = ("espeak", "sources", "sessions")  # voices that come with sortk, and the user's own data
 DEVELOPER_EXTRAS = ("audit", "dev", "fuzz", "meeteval")  # which users do not need
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
