@@ -178,7 +178,8 @@ def test_callhome(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     run("callhome", tmp_path, "--variant", "wavlm-eend-vc+debug", "--stop-stage", 5)
 
 
-def test_voices(tmp_path: Path) -> None:
+def test_voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where no experiment of the full recipe is
     request = TablesRequest("voices", tmp_path, variant="debug")
     rows = list(request.list_rows([]))
     assert [one.variant for one in list_first(rows)] == ["debug+encoder"] and len(list_missing(rows)) == 42
