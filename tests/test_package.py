@@ -177,6 +177,16 @@ def test_no_dependency_was_compiled_on_this_machine() -> None:
         assert found and all(tag.endswith("any") or "manylinux" in tag for tag in found), (name, found)
 
 
+def test_torch_has_no_upper_limit() -> None:
+    """pip first chooses the versions of packages with an upper limit, even before those that the user names.
+
+    With `torch<3`, pip took the newest torch, and then vllm 0.19.1 instead of 0.32.0, which needs an older torch.
+    """
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    [torch] = (needed for needed in map(Requirement, project["dependencies"]) if needed.name == "torch")
+    assert [each.operator for each in torch.specifier] == [">="]
+
+
 def test_every_installed_file_is_from_the_wheel(installed: Installed) -> None:
     source = (
         "import sortk; print(sortk.__file__); import shutil; print([shutil.which(n) for n in ('cc', 'gcc', 'c++')])"
