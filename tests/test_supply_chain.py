@@ -58,7 +58,7 @@ def test_every_package_has_a_lower_and_an_upper_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = [project["project"]["dependencies"], *project["project"]["optional-dependencies"].values()]
     for line in itertools.chain(project["build-system"]["requires"], *groups):
-        if line.startswith("sortk["):
+        if line.startswith(("sortk[", "torch>=")):  # why torch has no upper bound: test_package
             continue
         assert re.fullmatch(r"[\w.-]+(==[\w.*]+|>=[\w.]+,<[\w.]+)", line), line
     assert "<" in project["project"]["requires-python"]

@@ -160,7 +160,7 @@ def test_a_stream_in_onnxruntime(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("onnxruntime")
 def test_a_graph_of_windows_has_no_weights(tmp_path: Path) -> None:
-    """windows.onnx of the diarizer that comes with sortk is compared with torch in test_windows.py."""
+    """windows.onnx of the diarizer that comes with sortk is compared with torch in test_window_graph.py."""
     config = {"model": "sortformer", "options": OFFLINE.to_json(), "linking": {"window": 40, "step": 20}}
     weights = decided(OFFLINE).state_dict()
     save_model(tmp_path, weights, config)
