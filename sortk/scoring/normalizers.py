@@ -18,6 +18,7 @@ several people a bracket would reach into another speaker's words. All other rul
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -100,7 +101,9 @@ def _check_digits(text: str) -> str:
 
 def _whisper() -> Any:
     try:
-        from whisper_normalizer.english import EnglishTextNormalizer  # noqa: PLC0415 (an extra)
+        # Python warns about an escape in its source where the installer has not compiled it, as uv does not.
+        with warnings.catch_warnings(action="ignore"):
+            from whisper_normalizer.english import EnglishTextNormalizer  # noqa: PLC0415 (an extra)
     except ImportError:
         raise ValueError(
             'normalizers whisper and chime8 need the package whisper-normalizer: pip install "sortk[wer]"'

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,14 @@ from sortk.scoring.normalizers import NormalizerName, find_normalizer, remove_br
 )
 def test_rules(name: str, text: str, expected: str) -> None:
     assert find_normalizer(name)(text).split() == expected.split()
+
+
+def test_a_package_that_is_not_compiled_yet_prints_no_warning(tmp_path: Path) -> None:
+    """Where the installer has compiled nothing, Python reads the package's source, and warns about an escape in it."""
+    code = "from sortk.scoring.normalizers import find_normalizer; print(find_normalizer('whisper')('Mr. Smith'))"
+    command = [sys.executable, "-W", "always", "-X", f"pycache_prefix={tmp_path}", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "mister smith\n" and "whisper_normalizer" not in done.stderr
 
 
 @pytest.mark.parametrize(
