@@ -66,7 +66,13 @@ def join_processes() -> Iterator[Processes]:
         raise
     finally:
         pulse.stop()
+    # The threads of the group may still release tensors of the last message, for which they need Python's lock. If the
+    # group were deleted now, torch would hold that lock while it waits for them, forever (seen with torch 2.6).
+    _ended_groups.append(distributed.group.WORLD)
     distributed.destroy_process_group()
+
+
+_ended_groups: list[Any] = []
 
 
 class Pulse(threading.Thread):

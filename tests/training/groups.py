@@ -28,15 +28,19 @@ SERVER.set_forkserver_preload(
 
 def start_group(work: Callable[..., None], *arguments: object, folder: Path) -> list[BaseProcess]:
     """Start two processes that run work(*arguments); the messages of each go to folder/stderr-<rank>."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     started: list[BaseProcess] = [
         SERVER.Process(target=_run_as, args=(rank, port, folder, work, arguments), daemon=True) for rank in range(2)
     ]
     for process in started:
         process.start()
     return started
+
+
+def find_free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def run_group(work: Callable[..., None], *arguments: object, folder: Path) -> list[int | None]:
