@@ -12,6 +12,7 @@ output may be partly filled by a killed run.
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sortk.formats.files import own_path, plural, quote
+from sortk.formats.files import atomic_path, own_path, plural, quote
 from sortk.run.folders import find_commit, settings_of, write_json
 from sortk.run.stage import Flag, Input, Stage, StageTask
 
@@ -407,7 +408,9 @@ def train_diar(task: StageTask) -> None:
 
     Example: sortk train-diar --train train.jsonl --valid valid.jsonl --out exp/diar --set size=tiny
     """
+    from sortk.formats.hub import find_model
     from sortk.formats.model_folder import save_model
+    from sortk.inference.linking import VOICES_NAME
     from sortk.inference.load import read_model
     from sortk.training.data import Pretrained
     from sortk.training.diarizer import train_diarizer
@@ -415,6 +418,10 @@ def train_diar(task: StageTask) -> None:
     options = task.settings.train_diar
     init = task.inputs.get("init", options.init)
     initial = Pretrained(*read_model(Path(init))) if init else None
+    if initial and "linking" in initial.config and (voices := find_model(init) / VOICES_NAME).is_file():
+        # Further training changes the vectors of voices, but less than starting without any statistics would.
+        with atomic_path(task.out / "model" / VOICES_NAME) as written:
+            shutil.copyfile(voices, written)
     if initial and not options.phases:
         save_model(task.out / "model", initial.weights, initial.config)
         return

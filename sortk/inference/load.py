@@ -100,6 +100,7 @@ class LoadedDiarizer:
 
 def load_diarizer(path: Path, device: torch.device | str = "cpu") -> LoadedDiarizer:
     """Return the diarizer in a model folder or a `.nemo` file."""
+    path = find_model(path)
     weights, config = read_model(path)
     try:
         if not find_kind(config).is_diarizer:

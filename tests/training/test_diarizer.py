@@ -8,20 +8,22 @@ import nemo2
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+from sortk.cli import main
 from sortk.corpora.espeak import EspeakOptions, prepare
-from sortk.formats import audio, rttm
+from sortk.formats import audio, manifest, rttm
 from sortk.formats.files import FormatError
 from sortk.formats.model_folder import load_model
 from sortk.inference.diarize import load
-from sortk.inference.load import read_model
+from sortk.inference.load import load_diarizer, read_model
 from sortk.models.frames import SpeakerOutput
 from sortk.prepare.simulate import SimulateOptions, index_sources
 from sortk.records import Segment, Session
 from sortk.training.data import Batch, Pretrained, TrainingData
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing
+from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing, voice_loss
 from sortk.training.targets import DiarizerLabels, LabelledClip
 
 NEMOTRON = Path(__file__).parents[1] / "fixtures" / "nemo2" / "tiny_nemotron_hf"
@@ -52,6 +54,15 @@ def test_identities_are_told_apart_by_angle() -> None:
     assert float(cosine) == pytest.approx(2 / 3)  # that of the wrong frame is 0
     nothing, share, _ = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
     assert float(nothing) == 0.0 and float(share) == 0.0
+
+
+def test_the_mean_of_five_seconds_is_named_with_a_margin() -> None:
+    speakers = torch.full((1, 70), -1)
+    speakers[0, :10], speakers[0, 20:23], speakers[0, 63:] = 0, 1, 1  # three frames have no mean
+    embeddings = torch.tensor([3.0, 0.0]).repeat(1, 70, 1)
+    # The first mean is right, by 1 - 0.2. The other one has the cosines 1 and 0: 30 (1 - (0 - 0.2)) = 36, and 1 - 0.
+    assert float(voice_loss(embeddings, torch.eye(2), speakers)) == pytest.approx((0 + 37) / 2)
+    assert float(voice_loss(embeddings, torch.eye(2), torch.full((1, 70), -1))) == 0.0
 
 
 class Rotated(torch.nn.Module):
@@ -316,3 +327,14 @@ def test_rows_of_10_ms_by_hand() -> None:
     assert example.targets.shape == (20, 2) and example.speakers.shape == (3,)
     assert np.flatnonzero(example.targets[:, 0]).tolist() == [1, 2, 3, 4, 5]  # of row 1, 6 ms are speech
     assert example.speakers.tolist() == [5, -1, -1]  # 46 of the first 80 ms
+
+
+def test_a_model_that_starts_from_linked_windows_keeps_what_is_known_about_voices(tmp_path: Path) -> None:
+    listed = tmp_path / "sessions.jsonl"
+    manifest.write(listed, make_sessions(tmp_path, 2))
+    arguments = ["train-diar", "--train", str(listed), "--valid", str(listed), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, [*arguments, "--set", "init=sortk/small", "--set", "phases=[]"])
+    assert result.exit_code == 0, result.output
+    copied, own = load_diarizer(tmp_path / "out" / "model").voices, load_diarizer(Path("sortk/small")).voices
+    assert copied is not None and own is not None
+    assert np.array_equal(copied.axes, own.axes) and np.array_equal(copied.spread, own.spread)
