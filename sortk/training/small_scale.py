@@ -110,7 +110,7 @@ def voice_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> Tens
     n_parts, n_voices = math.ceil(speakers.shape[1] / VOICE_FRAMES), len(identities)
     sample, frame = (speakers != NO_SPEAKER).nonzero(as_tuple=True)
     keys = (sample * n_parts + frame // VOICE_FRAMES) * n_voices + speakers[sample, frame]
-    keys, mean_of, n_frames = keys.unique(return_inverse=True, return_counts=True)
+    keys, mean_of, n_frames = torch.unique(keys, return_inverse=True, return_counts=True)
     units = functional.normalize(embeddings[sample, frame].float(), dim=1)
     sums = units.new_zeros(len(keys), units.shape[1]).index_add(0, mean_of, units)
     enough = n_frames >= MIN_VOICE_FRAMES
