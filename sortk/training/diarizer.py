@@ -54,7 +54,6 @@ from sortk.training.small_scale import (
     read_teacher,
     speaker_loss,
     start_by_comparing,
-    voice_loss,
 )
 from sortk.training.targets import DiarizerLabels
 
@@ -143,14 +142,14 @@ class DiarizerTask(TrainingTask):
         self.dictionary: SpeakerDictionary | None = None
         if isinstance(model, EendVc) and n_identities > 0:
             self.dictionary = SpeakerDictionary(n_identities, model.options.vector_size)
-        self._names_speakers_only, self._layer_weight, self._voice_weight = False, 0.0, 0.0
+        self._names_speakers_only, self._layer_weight = False, 0.0
         self._speaker_weights = (0.0, 0.0)  # at the start of the phase and at its end
 
     def begin(self, phase: PhaseOptions) -> None:
         assert isinstance(phase, DiarPhaseOptions)
         self._names_speakers_only = isinstance(phase, WarmupPhase)
         self._speaker_weights = (phase.speaker_weight, phase.final_speaker_weight)
-        self._layer_weight, self._voice_weight = phase.layer_weight, phase.voice_weight
+        self._layer_weight = phase.layer_weight
         self.model.by_layer = phase.layer_weight > 0
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -186,10 +185,6 @@ class DiarizerTask(TrainingTask):
         if self.teacher is not None:
             about["cosine"] = cosine.detach()
             loss = loss + 1 - cosine
-        if self._voice_weight > 0:
-            voices = voice_loss(embeddings, vectors, speakers)
-            about["voice"] = voices.detach()
-            loss = loss + self._voice_weight * voices
         return loss, about
 
     def validate(self, device: torch.device) -> dict[str, float]:

@@ -139,8 +139,6 @@ class DiarPhaseOptions(PhaseOptions):
     # Weight of an additional loss, naming the speakers, at the start of the phase and at its end. Not in the paper.
     speaker_weight: float = option(0.0, at_least=0)
     final_speaker_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
-    # Weight of naming the mean of a speaker's frames in 5 s, relative to naming single frames. Not in the paper.
-    voice_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
     # Weight of the mean loss of the Transformer's lower layers, which then also learn to diarize. Not in the paper.
     layer_weight: float = option(0.0, at_least=0, hash_only_if_set=True)
 

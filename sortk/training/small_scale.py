@@ -5,7 +5,6 @@ The paper starts from pretrained models (NEST, Canary), which already distinguis
     encoder warm-up     the encoder first learns to name the speakers of the training data, frame by frame
     teacher             what stands for a speaker is another model's embedding of the voice, not a learned vector
     speaker_weight      this continues beside diarization, with a weight that changes to final_speaker_weight
-    voice_weight        the mean of a speaker's frames names the speaker, too: linking compares such means
     layer_weight        the lower layers of the Transformer learn to diarize, too
     start_by_comparing  new attention first compares frames
     word_weight         the states of the ASR also name the token that is spoken in each frame
@@ -41,9 +40,6 @@ from sortk.training.targets import NO_SPAN, NO_SPEAKER
 log = logging.getLogger(__name__)
 
 COSINE_SCALE = 20.0  # of the logits of the speaker classifier
-VOICE_SCALE, VOICE_MARGIN = 30.0, 0.2  # those of `voice_loss`; the cosine with the right voice has to be larger by this
-VOICE_FRAMES = 63  # 5 s: frames of a speaker that have one mean
-MIN_VOICE_FRAMES = 6
 FIT_BATCHES = 100  # on which `fit_identities` looks at a model
 FIT_RIDGE = 1.0
 MAX_TEACHER_BYTES = 1 << 30
@@ -100,27 +96,6 @@ def speaker_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> tu
     loss = functional.cross_entropy(logits, speakers, reduction="none") @ weights
     own = logits.gather(1, speakers[:, None])[:, 0] / COSINE_SCALE
     return loss, (logits.argmax(dim=1) == speakers).float() @ weights, own @ weights
-
-
-def voice_loss(embeddings: Tensor, identities: Tensor, speakers: Tensor) -> Tensor:
-    """As `speaker_loss` plus 1 - cos, of the mean of a speaker's frames in VOICE_FRAMES, with an additive margin.
-
-    (batch, frames, d), (identities, d), (batch, frames) -> the mean over the means of each sample, then over the batch.
-    """
-    n_parts, n_voices = math.ceil(speakers.shape[1] / VOICE_FRAMES), len(identities)
-    sample, frame = (speakers != NO_SPEAKER).nonzero(as_tuple=True)
-    keys = (sample * n_parts + frame // VOICE_FRAMES) * n_voices + speakers[sample, frame]
-    keys, mean_of, n_frames = torch.unique(keys, return_inverse=True, return_counts=True)
-    units = functional.normalize(embeddings[sample, frame].float(), dim=1)
-    sums = units.new_zeros(len(keys), units.shape[1]).index_add(0, mean_of, units)
-    enough = n_frames >= MIN_VOICE_FRAMES
-    voices, of_sample = keys[enough] % n_voices, keys[enough] // (n_voices * n_parts)
-    weights = 1 / of_sample.bincount(minlength=len(speakers))[of_sample] / len(speakers)
-    cosines = functional.normalize(sums[enough], dim=1) @ functional.normalize(identities, dim=1).T
-    right = functional.one_hot(voices, n_voices)
-    losses = functional.cross_entropy(VOICE_SCALE * (cosines - VOICE_MARGIN * right), voices, reduction="none")
-    loss: Tensor = (losses + 1 - (cosines * right).sum(dim=1)) @ weights
-    return loss
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ from sortk.records import Segment, Session
 from sortk.training.data import Batch, Pretrained, TrainingData
 from sortk.training.diarizer import DiarizerTask, build_diarizer, count_errors, start_from, train_diarizer
 from sortk.training.options import DiarPhaseOptions, LoopOptions, TrainDiarOptions, WarmupOptions
-from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing, voice_loss
+from sortk.training.small_scale import fit_identities, read_teacher, speaker_loss, start_by_comparing
 from sortk.training.targets import DiarizerLabels, LabelledClip
 
 NEMOTRON = Path(__file__).parents[1] / "fixtures" / "nemo2" / "tiny_nemotron_hf"
@@ -54,15 +54,6 @@ def test_identities_are_told_apart_by_angle() -> None:
     assert float(cosine) == pytest.approx(2 / 3)  # that of the wrong frame is 0
     nothing, share, _ = speaker_loss(embeddings, identities, torch.full((1, 4), -1))
     assert float(nothing) == 0.0 and float(share) == 0.0
-
-
-def test_the_mean_of_five_seconds_is_named_with_a_margin() -> None:
-    speakers = torch.full((1, 70), -1)
-    speakers[0, :10], speakers[0, 20:23], speakers[0, 63:] = 0, 1, 1  # three frames have no mean
-    embeddings = torch.tensor([3.0, 0.0]).repeat(1, 70, 1)
-    # The first mean is right, by 1 - 0.2. The other one has the cosines 1 and 0: 30 (1 - (0 - 0.2)) = 36, and 1 - 0.
-    assert float(voice_loss(embeddings, torch.eye(2), speakers)) == pytest.approx((0 + 37) / 2)
-    assert float(voice_loss(embeddings, torch.eye(2), torch.full((1, 70), -1))) == 0.0
 
 
 class Rotated(torch.nn.Module):
