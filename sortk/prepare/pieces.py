@@ -22,12 +22,15 @@ from sortk.formats.audio import Samples
 from sortk.formats.files import FormatError, atomic_text, path_text, resolve_path
 from sortk.formats.objects import read_own
 from sortk.prepare.syllables import approximate_word_times
-from sortk.records import Source, Word
+from sortk.records import SAMPLE_RATE, Source, Word
 
 SPLIT_PAUSE_SECONDS = 0.3  # a longer silence is a pause between pieces, a shorter one belongs to speech
 MIN_PIECE_SECONDS = 0.1  # shorter bursts are clicks
 MARGIN_SECONDS = 0.05  # room tone kept around a piece, over which it fades in and out
 LEVEL_SECONDS = 0.01  # of a frame in which the level is measured
+PITCH_HZ = (60.0, 420.0)  # of the voices of adults and children
+PITCH_SECONDS = 3.0  # of a speaker's speech in which it is measured
+VOICED = 0.5  # normalised autocorrelation above which a frame has a pitch
 LEVEL_RANGE_DB = 35.0  # speech is within this range below the loud frames of its utterance ...
 NOISE_MARGIN_DB = 8.0  # ... and this much above its quietest frames
 
@@ -63,6 +66,7 @@ class SpeakerIndex:
     shortest_ms: int
     collection: Path  # the folder of the audio: its speakers have similar microphones and rooms
     utterance_ms: int  # mean length of an utterance
+    pitch_hz: float  # median pitch; 0: not measured, because there is no voiced speech or the index is old
 
 
 def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> SpeakerIndex | None:
@@ -71,6 +75,7 @@ def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> Sp
     files = sorted({pieces[0].audio_path for pieces in utterances})
     content = {
         "speaker": sources[0].speaker,
+        "pitch_hz": measure_pitch(utterances),
         "audio": [path_text(file, path) for file in files],
         "utterances": [
             [pieces[0].utterance_id, files.index(pieces[0].audio_path), list(map(_piece_to_json, pieces))]
@@ -85,6 +90,7 @@ def index_speaker(sources: Sequence[Source], path: Path, sample_rate: int) -> Sp
 def summarize_index(path: Path) -> SpeakerIndex | None:
     """Return the statistics of an index file; None if its speaker has no speech."""
     utterances = read_index(path)
+    pitch_hz = read_own(path, lambda content: float(content.get("pitch_hz", 0.0)))
     pieces = [piece for utterance in utterances for piece in utterance]
     if not pieces:
         return None
@@ -96,7 +102,33 @@ def summarize_index(path: Path) -> SpeakerIndex | None:
         shortest_ms=min(piece.duration_ms for piece in pieces),
         collection=pieces[0].audio_path.parent,
         utterance_ms=total_ms // len(utterances),
+        pitch_hz=pitch_hz,
     )
+
+
+def measure_pitch(utterances: Iterable[Sequence[SpeechPiece]]) -> float:
+    """Return the median pitch of some pieces in Hz; 0 without voiced speech.
+
+    The pitch of a frame is where its autocorrelation, from an FFT of twice its length, is highest.
+    """
+    pieces = sorted((piece for own in utterances for piece in own), key=lambda piece: -piece.duration_ms)
+    frame, found, seconds = round(0.064 * SAMPLE_RATE), [], 0.0
+    shortest, longest = (round(SAMPLE_RATE / pitch) for pitch in reversed(PITCH_HZ))
+    for piece in pieces:
+        if seconds >= PITCH_SECONDS:
+            break
+        duration = min(piece.duration_ms / 1000, PITCH_SECONDS - seconds)
+        samples = audio.read(piece.audio_path, piece.start, duration, SAMPLE_RATE)
+        seconds += duration
+        if len(samples) < frame:
+            continue
+        frames = np.lib.stride_tricks.sliding_window_view(samples, frame)[:: frame // 2] * np.hanning(frame)
+        power = np.abs(np.fft.rfft(frames - frames.mean(axis=1, keepdims=True), 2 * frame)) ** 2
+        alike = np.fft.irfft(power)[:, :longest]
+        alike /= np.maximum(alike[:, :1], 1e-9)
+        lags = shortest + alike[:, shortest:].argmax(axis=1)
+        found += (SAMPLE_RATE / lags[alike[np.arange(len(lags)), lags] > VOICED]).tolist()
+    return round(float(np.median(found)), 1) if found else 0.0
 
 
 def read_index(path: Path) -> list[list[SpeechPiece]]:

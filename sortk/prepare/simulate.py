@@ -60,6 +60,7 @@ MAX_OVERLAP = 0.35  # of a session; what two people at a time reach with turns o
 QUANTILE_STEPS = (math.sqrt(5) / 2 - 0.5, math.sqrt(2), math.sqrt(3))  # of overlap, silence, number of speakers
 MEASURED_SESSIONS = 200  # of a set, for statistics of turn-taking
 ENOUGH_SESSIONS = 40  # for their mean ratios to be held against the targets
+SIMILAR_SHARE = 0.1  # of the voices: those of the most similar pitch
 SENTENCE_MS = 1200  # mean length of the utterances of a speaker who says more than single words
 ROOM_TONE_DB = (20.0, 60.0)  # below the speech
 BURSTS_PER_SECOND = (0.1, 2.0)
@@ -108,6 +109,8 @@ class SimulateOptions(Options):
     # Share of sessions whose speakers all come from one folder of audio: their microphones are alike, so only their
     # voices distinguish them.
     same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # Share of sessions whose speakers have a similar pitch, as played. They are the hardest to distinguish.
+    same_pitch: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     cut_long: bool = option(False, hash_only_if_set=True)  # cut what is too long for a session; else it is left out
     # Share of sessions whose speakers say sentences; in the others, single words are joined. 0: any speakers.
     sentences: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
@@ -192,6 +195,10 @@ class Voice:
     def name(self) -> str:
         return name_voice(self.index.speaker, self.speed)
 
+    @property
+    def pitch_hz(self) -> float:
+        return self.index.pitch_hz * self.speed
+
 
 def name_voice(speaker: str, speed: float) -> str:
     """Return the name of a speaker at a speed: another speed is another voice."""
@@ -240,9 +247,7 @@ class Simulator:
         options, session_id = self.options, self.session_id(index)
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
-        drawn = rng.sample(self._pool(targets.n_speakers, rng), targets.n_speakers)
-        speeds = options.speeds
-        cast = [Voice(speaker, speeds[0] if len(speeds) == 1 else rng.choice(speeds)) for speaker in drawn]
+        cast = self._cast(targets.n_speakers, rng)
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
         turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, self.habits)
@@ -281,6 +286,23 @@ class Simulator:
     def render(self, plan: SessionPlan) -> Int16:
         """Return the samples of a planned session."""
         return render(plan, self._audio)
+
+    def _cast(self, n_speakers: int, rng: Random) -> list[Voice]:
+        """Draw the voices of a session."""
+        options, pool = self.options, self._pool(n_speakers, rng)
+
+        def draw_speed() -> float:
+            return options.speeds[0] if len(options.speeds) == 1 else rng.choice(options.speeds)
+
+        if not options.same_pitch or rng.random() >= options.same_pitch:
+            return [Voice(speaker, draw_speed()) for speaker in rng.sample(pool, n_speakers)]
+        voices = [Voice(speaker, draw_speed()) for speaker in rng.sample(pool, len(pool))]
+        if sum(voice.pitch_hz > 0 for voice in voices) < n_speakers:
+            return voices[:n_speakers]
+        first, *others = (voice for voice in voices if voice.pitch_hz > 0)
+        others.sort(key=lambda voice: abs(math.log(voice.pitch_hz / first.pitch_hz)))
+        nearest = others[: max(round(SIMILAR_SHARE * len(others)), n_speakers - 1)]
+        return [first, *rng.sample(nearest, n_speakers - 1)]
 
     def _pool(self, n_speakers: int, rng: Random) -> Sequence[SpeakerIndex]:
         """Return the speakers from whom a session of so many is drawn."""
