@@ -115,13 +115,10 @@ def measure_pitch(utterances: Iterable[Sequence[SpeechPiece]]) -> float:
     frame, found, seconds = round(0.064 * SAMPLE_RATE), [], 0.0
     shortest, longest = (round(SAMPLE_RATE / pitch) for pitch in reversed(PITCH_HZ))
     for piece in pieces:
-        if seconds >= PITCH_SECONDS:
+        if seconds >= PITCH_SECONDS or piece.duration_ms * SAMPLE_RATE < 1000 * frame:
             break
-        duration = min(piece.duration_ms / 1000, PITCH_SECONDS - seconds)
-        samples = audio.read(piece.audio_path, piece.start, duration, SAMPLE_RATE)
-        seconds += duration
-        if len(samples) < frame:
-            continue
+        samples = audio.read(piece.audio_path, piece.start, min(piece.duration_ms / 1000, PITCH_SECONDS), SAMPLE_RATE)
+        seconds += piece.duration_ms / 1000
         frames = np.lib.stride_tricks.sliding_window_view(samples, frame)[:: frame // 2] * np.hanning(frame)
         power = np.abs(np.fft.rfft(frames - frames.mean(axis=1, keepdims=True), 2 * frame)) ** 2
         alike = np.fft.irfft(power)[:, :longest]
