@@ -99,6 +99,22 @@ def test_the_level_of_a_speaker_is_the_mean_over_speech_only(
     assert found.energy == pytest.approx(0.05**2 * 1.5 / 1.9, rel=0.01)
 
 
+@pytest.mark.parametrize("hertz", [80.0, 125.0, 220.0, 380.0])
+def test_the_pitch_of_a_speaker_is_measured(tmp_path: Path, hertz: float) -> None:
+    # a voice: harmonics up to 3 kHz, the first one weak
+    harmonics = [tone(1.0, 0.02 if k == 1 else 0.1 / k, k * hertz) for k in range(1, int(3000 / hertz))]
+    audio.write_flac(tmp_path / "a.flac", np.sum(harmonics, axis=0).astype(np.float32))
+    found = index_speaker([Source("u", tmp_path / "a.flac", 0.0, 1.0, "s", "x")], tmp_path / "index.json", 16000)
+    assert found is not None and found.pitch_hz == pytest.approx(hertz, rel=0.02)
+
+
+def test_noise_has_no_pitch(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
+    audio.write_flac(tmp_path / "a.flac", noise)
+    found = index_speaker([Source("u", tmp_path / "a.flac", 0.0, 1.0, "s", "x")], tmp_path / "index.json", 16000)
+    assert found is not None and found.pitch_hz == 0
+
+
 def test_a_piece_at_another_speed() -> None:
     words = (Word("a", 0.0, 0.25), Word("b", 0.25, 1.0))
     piece = SpeechPiece("x", "u", Path("a.flac"), 3.0, 1000, 50, 20, 0.1, words)

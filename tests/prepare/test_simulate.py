@@ -221,6 +221,23 @@ def test_casts_are_drawn_from_one_collection_and_from_sentences(tmp_path: Path, 
     assert set(shares(sentences=1.0)) == {0.0}
 
 
+def test_casts_of_similar_pitch(tmp_path: Path, make_sources: MakeSources) -> None:
+    speakers = index_sources(make_sources(n_speakers=8), tmp_path, 16000, map)
+
+    def draw(pitches: list[float], *speeds: float) -> list[set[float]]:
+        pool = [replace(speaker, pitch_hz=pitch) for speaker, pitch in zip(speakers, pitches, strict=True)]
+        options = replace(OPTIONS, min_speakers=2, max_speakers=2, same_pitch=1.0, speeds=speeds)
+        simulator = Simulator(pool, options, 0, "x")
+        pitch_of = {speaker.speaker: speaker.pitch_hz for speaker in pool}
+        casts = [simulator.plan(number).speakers for number in range(40)]
+        return [{pitch_of[voice.name.partition("@")[0]] * voice.speed for voice in cast} for cast in casts]
+
+    assert all(len(cast) == 1 for cast in draw([100.0, 200.0] * 4, 1.0))
+    played = draw([100.0, 200.0] * 4, 1.0, 2.0)  # at double speed, a low voice resembles a high one
+    assert sum(len(cast) == 1 for cast in played) > 35 and {200.0} in played
+    assert all(cast == {0.0} for cast in draw([0.0] * 8, 1.0))  # nothing is known: any speakers
+
+
 def test_shares_of_sessions_with_noise_rooms_and_codecs(tmp_path: Path, make_sources: MakeSources) -> None:
     audio.write_flac(tmp_path / "noise" / "n.flac", np.full(16000, 0.1, np.float32))
     speakers = index_sources(make_sources(), tmp_path, 16000, map)
