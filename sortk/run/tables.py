@@ -233,10 +233,18 @@ def write_tables(plan: TablesPlan, out: Path, run_all: Callable[[Experiment], No
             if row.variant == experiment.variant:
                 _measure(row, plan)
     tables = {table: [_measure(row, plan) for row in plan.rows if row.table == table] for table in TABLES}
-    date = time.strftime("%Y-%m-%d")
+    first = dict.fromkeys(experiment.variant for row in plan.rows for experiment in row.first)
     text = format_tables(
         PaperTables(
-            plan.recipe, find_commit(), date, describe_machine(), tables, plan.notes, plan.about, _find_runtime(plan)
+            plan.recipe,
+            find_commit(),
+            time.strftime("%Y-%m-%d"),
+            describe_machine(),
+            tables,
+            plan.notes,
+            plan.about,
+            _find_runtime(plan),
+            [describe_command(plan, variant) for variant in first],
         )
     )
     with atomic_text(out) as file:

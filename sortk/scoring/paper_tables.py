@@ -126,6 +126,7 @@ class PaperTables:
     notes: Sequence[str] = ()
     about: str = ""
     runtime: RuntimeFigures = ()
+    first: Sequence[str] = ()  # commands of the runs from whose models others start
 
 
 def read_scores(path: Path) -> dict[str, Any]:
@@ -422,6 +423,9 @@ def _format_runs(page: PaperTables) -> list[str]:
         "stage, by the clock; of one that was interrupted, since it was last continued. A stage that several variants "
         "have in common was run once, and counts in every row."
     )
+    if page.first:
+        commands = ", then ".join(f"`{command}`" for command in page.first)
+        about += f" Some runs start from models of others, so first run {commands}."
     return [about, format_table(header, lines, "md")]
 
 

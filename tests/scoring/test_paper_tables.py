@@ -43,7 +43,10 @@ def scores(**results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def write(**tables: list[Measured]) -> str:
     notes = ["6: no canary-1b.nemo"]
-    return format_tables(PaperTables("mine", "def", "2026-02-02", "2 cores (X), no GPU", tables, notes, "Little."))
+    page = PaperTables(
+        "mine", "def", "2026-02-02", "2 cores (X), no GPU", tables, notes, "Little.", first=["run a", "run b"]
+    )
+    return format_tables(page)
 
 
 def cells(text: str, start: str) -> list[str]:
@@ -79,6 +82,7 @@ def test_table_1_by_number_of_speakers_without_and_with_postprocessing() -> None
     assert "## What this shows, and what it does not\n\nLittle.\n" in text
     assert "commit def, 2 cores (X), no GPU" in text and "- 6: no canary-1b.nemo" in text
     assert "were not measured here" in text
+    assert "Some runs start from models of others, so first run `run a`, then `run b`.\n" in text
 
 
 def test_table_2_with_a_row_that_the_paper_has_not_and_a_baseline_without_speakers() -> None:
