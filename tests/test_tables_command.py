@@ -87,6 +87,8 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path, monk
     part = (recipe / "part.md").read_text(encoding="utf-8")
     assert result.exit_code == 0 and part == result.stdout and "| Sortformer-Hybrid-Loss | tuned |" in part
     assert "| Sortformer-PIL |" not in part and "table1, Sortformer-PIL: not measured yet: pil" in part
+    # The model that a run starts from may still have to be made.
+    assert "nowhere: not measured yet: missing" in part and "nowhere.nemo" not in part
     assert not exp.exists()
 
 

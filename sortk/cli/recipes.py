@@ -136,7 +136,6 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
     from sortk.run.tables import (
         TABLES,
         TablesRequest,
-        keep_finished,
         list_first,
         list_missing,
         place_results,
@@ -153,6 +152,7 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
         chosen.variant,
         tables=(f"table{table}",) if table else TABLES,
         store=results.with_name(results.name.replace("RESULTS.md", "results")),
+        finished=finished,
     )
 
     def run_all(experiment: Experiment) -> None:
@@ -174,9 +174,7 @@ def tables(out: Path | None, table: str | None, finished: bool, **common: Any) -
     for experiment in first:
         run_all(experiment)
     plan = plan_tables(request)
-    if finished:
-        plan = keep_finished(plan)
-    elif not chosen.submits:
+    if not finished and not chosen.submits:
         _run_side_by_side(chosen, plan.experiments)
     written = write_tables(plan, out or results, run_all)
     click.echo(written, nl=False)

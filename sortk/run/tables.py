@@ -136,6 +136,7 @@ class TablesRequest:
     variant: str = ""
     tables: Collection[str] = TABLES
     store: Path | None = None
+    finished: bool = False  # write what is measured, and run nothing
 
     def open(self, variant: str) -> Experiment:
         stacked = "+".join(filter(None, (self.variant, variant)))
@@ -182,7 +183,7 @@ def plan_tables(request: TablesRequest) -> TablesPlan:
     notes: list[str] = []
     for row in request.list_rows(notes):
         try:
-            if row.files is None and not row.stored:
+            if row.files is None and not row.stored and not request.finished:
                 row.experiment.check_files(row.experiment.stages)
             if row.files is not None and not row.files.exists():
                 raise FileNotFoundError(f"{row.files}: no such file or folder")
@@ -197,10 +198,11 @@ def plan_tables(request: TablesRequest) -> TablesPlan:
     options = base.tables
     runtime = request.store / "runtime.json" if request.store else None
     notes = list(dict.fromkeys(notes))  # the runs of a row may lack the same file
-    return TablesPlan(base.name, rows, notes, request.overrides, options.about, options.runtime, runtime)
+    plan = TablesPlan(base.name, rows, notes, request.overrides, options.about, options.runtime, runtime)
+    return _keep_finished(plan) if request.finished else plan
 
 
-def keep_finished(plan: TablesPlan) -> TablesPlan:
+def _keep_finished(plan: TablesPlan) -> TablesPlan:
     """Return the plan with the rows that can be written as they are, and a note about each other one."""
     rows = []
     missing: dict[str, list[str]] = {}  # runs of each row
