@@ -28,8 +28,9 @@ of the encoder's lower half, which learned to distinguish voices (`encoder_warmu
    frames in all.
 4. A cluster is a speaker of the recording. A turn in which a speaker of a window speaks alone for at least 0.64 s goes
    to the speaker who is likeliest to have the voice of the turn: the model may take two voices for one. Where windows
-   overlap, posteriors are averaged, and the middle of a window counts more than its edges. Speakers are sorted by
-   arrival.
+   overlap, posteriors are averaged, and the middle of a window counts more than its edges. Windows may disagree about
+   who speaks, and agree that one person does; so the averages only decide who is first, second, ... in a frame, and
+   that speaker gets the average of the windows' highest, second highest, ... posterior. Speakers are sorted by arrival.
 
 5. Where silero-vad finds no speech, nobody speaks (`speech`): a small model takes some noises for voices.
 
@@ -230,7 +231,7 @@ def join_windows(
     n_frames = max((window.first + len(window.probs) for window in windows), default=0)
     labels, speakers = label_speakers(windows, options, space, fewest, most)
     total = np.zeros((n_frames, max(n_columns, len(speakers.times))), np.float32)
-    weight = np.zeros((n_frames, 1), np.float32)
+    ranked, weight = np.zeros_like(total), np.zeros((n_frames, 1), np.float32)
     for window, own in zip(windows, labels, strict=True):
         label_of = dict(zip(window.columns, own, strict=True))
         said = np.zeros((len(window.probs), total.shape[1]), np.float32)
@@ -246,8 +247,10 @@ def join_windows(
         trust = np.minimum(place, options.window - place)[:, None].astype(np.float32)  # less at the edges
         inside = slice(window.first, window.first + len(said))
         total[inside] += trust * said
+        ranked[inside] -= trust * np.sort(-said, axis=1)
         weight[inside] += trust
-    probs = (total / np.maximum(weight, 1e-6)).astype(np.float32)
+    probs = np.zeros_like(total)
+    np.put_along_axis(probs, np.argsort(-total, axis=1, kind="stable"), ranked / np.maximum(weight, 1e-6), axis=1)
     active = np.vstack([probs > ACTIVE, np.ones((1, probs.shape[1]), np.bool_)])  # who never speaks comes last
     return probs[:, np.argsort(active.argmax(axis=0), kind="stable")]
 

@@ -148,8 +148,9 @@ def test_posteriors_are_averaged_where_windows_overlap_and_sorted_by_arrival() -
     second.probs[:] = [[1.0], [0.6], [0.7]]
     # Frames 2 and 3: distance 1.5 and 0.5 to the end of the first window, 0.5 and 1.5 to the start of the second.
     joined = join_windows([first, second], OPTIONS, SPACE)
-    later = [0.0, 0.8, 1.5 * 0.4 / 2, 0.5 * 1.0 / 2, 0.0]
-    sooner = [0.9, 0.0, (1.5 * 0.6 + 0.5 * 1.0) / 2, (0.5 * 0.0 + 1.5 * 0.6) / 2, 0.7]
+    # In frame 3, the windows disagree about who speaks (averages 0.45 and 0.25), but not about how many.
+    later = [0.0, 0.8, 1.5 * 0.4 / 2, 0.0, 0.0]
+    sooner = [0.9, 0.0, (1.5 * 0.6 + 0.5 * 1.0) / 2, (0.5 * 1.0 + 1.5 * 0.6) / 2, 0.7]
     assert np.allclose(joined, np.column_stack([sooner, later]))
     assert join_windows([first], OPTIONS, SPACE, n_columns=4).shape == (4, 4)
     assert join_windows([], OPTIONS, SPACE, n_columns=4).shape == (0, 4)
