@@ -30,7 +30,8 @@ def learning_rate(step: int, options: LoopOptions) -> float:
 
 def build_optimizer(module: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:
     if options.optimizer == "muon":
-        return Muon(module, options.learning_rate, options.weight_decay)
+        dtype = torch.bfloat16 if options.precision == "bfloat16" else torch.float32
+        return Muon(module, options.learning_rate, options.weight_decay, dtype)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     return torch.optim.AdamW(weights, lr=options.learning_rate, weight_decay=options.weight_decay)
 
@@ -54,7 +55,8 @@ def freeze_parts(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
 # directions. With U S V^T the momentum, Muon takes U V^T: every direction counts the same, and small models learned in
 # fewer steps here. It is for matrices inside layers; all other weights are updated by AdamW.
 #
-# torch has a Muon, too. It rounds to bfloat16, which many CPUs have to emulate: a whole step takes four times as long.
+# torch has a Muon, too. It always rounds to bfloat16, which many CPUs have to emulate: a whole step takes four times as
+# long. Here, the precision of the training decides.
 
 MOMENTUM = 0.95
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of AdamW
@@ -68,7 +70,10 @@ N_ITERATIONS = 5
 class Muon(torch.optim.Optimizer):
     """Muon for the matrices of linear layers that are stacked (in `layers`), AdamW for the rest of a model."""
 
-    def __init__(self, model: nn.Module, learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self, model: nn.Module, learning_rate: float, weight_decay: float, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.dtype = dtype  # in which momenta are made orthogonal
         matrices = {id(weight) for weight in stacked_matrices(model)}
         learning = [weight for weight in model.parameters() if weight.requires_grad]
         groups = [
@@ -89,7 +94,8 @@ class Muon(torch.optim.Optimizer):
         for weight in weights:
             by_shape.setdefault(weight.shape, []).append(weight)
         for shape, alike in by_shape.items():
-            directions = orthogonalize(torch.stack([self._momentum(weight) for weight in alike]))
+            momenta = torch.stack([self._momentum(weight) for weight in alike])
+            directions = orthogonalize(momenta.to(self.dtype)).to(momenta)
             # An orthogonal matrix has a root mean square of 1 / sqrt(its longer side).
             scale = rate * RMS_RATIO * max(shape) ** 0.5
             for weight, direction in zip(alike, directions, strict=True):

@@ -4,7 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from sortk.training.optimizer import N_ITERATIONS, RMS_RATIO, A, B, C, Muon, orthogonalize, stacked_matrices
+from sortk.training.optimizer import (
+    N_ITERATIONS,
+    RMS_RATIO,
+    A,
+    B,
+    C,
+    Muon,
+    build_optimizer,
+    orthogonalize,
+    stacked_matrices,
+)
+from sortk.training.options import LoopOptions
 
 
 class Stack(nn.Module):
@@ -70,3 +81,17 @@ def test_frozen_and_unused_weights_stay() -> None:
 
 def test_which_matrices() -> None:
     assert [tuple(weight.shape) for weight in stacked_matrices(Stack())] == [(6, 6), (6, 6), (4, 6)]
+
+
+def test_in_bfloat16_muon_takes_nearly_the_same_step() -> None:
+    torch.manual_seed(0)
+    gradient, steps = torch.randn(6, 24), []
+    for precision in ("float32", "bfloat16"):
+        model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(24, 6, bias=False)])})
+        (weight,) = model.parameters()
+        before, weight.grad = weight.detach().clone(), gradient
+        build_optimizer(model, LoopOptions(optimizer="muon", learning_rate=0.1, precision=precision)).step()
+        assert weight.dtype == torch.float32
+        steps.append(weight.detach() - before)
+    exact, rounded = steps
+    assert 0 < (exact - rounded).norm() < 0.05 * exact.norm()
