@@ -145,8 +145,8 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
     With the shorter side first and G = X X^T, an iteration is X <- q X, where q = a + b G + c G^2. All q are
     polynomials of the first G, so they commute: G <- q G q, and X itself is needed only once, in the end. For matrices
-    that are four times as long as wide, that takes half the time. But rounding makes small eigenvalues of G negative, and
-    these grow in each iteration; in bfloat16 they would take over, so there G is computed from X each time.
+    that are four times as long as wide, that takes half the time. But rounding makes small eigenvalues of G negative,
+    and these grow in each iteration; in bfloat16 they would take over, so there G is computed from X each time.
     """
     rows, columns = matrices.shape[1:]
     x: Tensor = matrices.transpose(1, 2) if rows > columns else matrices
