@@ -27,11 +27,14 @@ from sortk.training.targets import frame_targets
 
 SESSIONS = 8  # of each set, unless more are asked for
 SECONDS = 90.0
+SEED = 1
 STRETCH = 19  # model frames in 1.5 s
 NOISY = {"min_snr_db": 5.0, "max_snr_db": 20.0}
 
 
-def make_sets(exp: Path, corpora: Path, split: str, n_sessions: int = SESSIONS) -> dict[str, list[Session]]:
+def make_sets(
+    exp: Path, corpora: Path, split: str, n_sessions: int = SESSIONS, seed: int = SEED
+) -> dict[str, list[Session]]:
     """Return the simulated sets of a split by name, written below `exp`/sets if they are not there."""
     utterances = [s for s in sources.read(exp / "00-prepare" / "sources.jsonl") if s.split == split]
     found = index_sources(utterances, exp / "sets" / split, SAMPLE_RATE, map)
@@ -39,13 +42,13 @@ def make_sets(exp: Path, corpora: Path, split: str, n_sessions: int = SESSIONS) 
     sets = {}
     for kind, settings in (("clean", {}), ("noisy", NOISY | {"noise_dir": str(corpora / "noise")})):
         for n_speakers in (2, 3, 4):
-            name = f"{split}-{n_speakers}-{kind}"
+            name = f"{split}-{n_speakers}-{kind}" + (f"-seed{seed}" if seed != SEED else "")
             path = exp / "sets" / name / f"{name}.jsonl"
             if not path.exists():
                 options = SimulateOptions(
                     seconds=SECONDS, min_speakers=n_speakers, max_speakers=n_speakers, same_collection=0.5, **settings
                 )
-                simulate_set(speakers, options, 1, name, n_sessions * SECONDS / 3600, path, map)
+                simulate_set(speakers, options, seed, name, n_sessions * SECONDS / 3600, path, map)
             sets[name] = manifest.read(path)
     return sets
 
@@ -111,6 +114,7 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, required=True)
     parser.add_argument("--split", default="test", choices=["valid", "test"])
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="of each simulated set  [%(default)s]")
+    parser.add_argument("--seed", type=int, default=SEED, help="another one makes other sessions  [%(default)s]")
     parser.add_argument("--model", type=Path, help="a model folder  [the one that comes with sortk]")
     parser.add_argument("--no-postprocess", action="store_true", help="threshold 0.5 alone")
     parser.add_argument("--peer", choices=["segmentation", "resemblyzer"], help="a cascade of peers.py instead")
@@ -121,7 +125,7 @@ def main() -> None:
     parser.add_argument("--manifest", type=Path, help="list all simulated sessions here, for tuning; score nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sets = make_sets(options.exp, options.corpora, options.split, options.sessions)
+    sets = make_sets(options.exp, options.corpora, options.split, options.sessions, options.seed)
     if options.manifest:
         manifest.write(options.manifest, [session for sessions in sets.values() for session in sessions])
         return
