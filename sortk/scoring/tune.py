@@ -40,7 +40,7 @@ from sortk.scoring.sessions import name_sessions
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
+    from optuna.storages import BaseStorage, RDBStorage
     from optuna.storages.journal import JournalFileOpenLock
     from optuna.trial import FrozenTrial
 
@@ -193,10 +193,11 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
         )
     presets = {name: objective(preset) for name, preset in PRESETS.items()}
     task = hashlib.sha256(repr((data.key(), options.terms, SPACE)).encode()).hexdigest()
-    study = load_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed)
-    with contextlib.nullcontext() if options.storage else working_on(study, study_path):
-        _run_trials(study, objective, options.trials)
-    finished = _finished(study)
+    with open_study(study_path, options.storage, f"sortk-tune-{task[:16]}", seed) as study:
+        with contextlib.nullcontext() if options.storage else working_on(study, study_path):
+            _run_trials(study, objective, options.trials)
+        finished = _finished(study)
+        importance = measure_importance(study)
     best_first = sorted(finished, key=lambda trial: (_value(trial), trial.number))
     candidates = [
         Postprocess(**{name: round(value, N_DECIMALS) for name, value in trial.params.items()})
@@ -209,7 +210,7 @@ def tune(data: TuneSet, options: TuneOptions, seed: int, study_path: Path) -> Tu
         objective(best),
         presets,
         tuple((place, _value(trial)) for place, trial in enumerate(finished)),
-        measure_importance(study),
+        importance,
     )
 
 
@@ -370,19 +371,24 @@ def _span(session: Session) -> tuple[float, float]:
 LOCK_SECONDS = 10  # a lock is held for milliseconds; after so long, who held it is dead
 
 
-def load_study(journal: Path, url: str, name: str, seed: int) -> Study:
-    """Return the study of that name, new if there is none; it minimises."""
+@contextlib.contextmanager
+def open_study(journal: Path, url: str, name: str, seed: int) -> Iterator[Study]:
+    """Open the study of that name, new if there is none; it minimises. At the end, a database is closed."""
     import optuna  # noqa: PLC0415 - only tuning needs it
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # one line per trial is too many
     storage = _open_database(url) if url else _open_journal(journal)
-    study = optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
-    for trial in study.get_trials(deepcopy=False):
-        if not all(isinstance(value, int | float) for value in trial.values or ()) or len(trial.values or [0]) != 1:
-            raise FormatError(
-                journal, None, f"trial {trial.number} has no number as its result; move it away to start over"
-            )
-    return study
+    try:
+        study = optuna.create_study(storage=storage, sampler=make_sampler(seed), study_name=name, load_if_exists=True)
+        for trial in study.get_trials(deepcopy=False):
+            if not all(isinstance(value, int | float) for value in trial.values or ()) or len(trial.values or [0]) != 1:
+                raise FormatError(
+                    journal, None, f"trial {trial.number} has no number as its result; move it away to start over"
+                )
+        yield study
+    finally:
+        if isinstance(storage, optuna.storages.RDBStorage):
+            storage.engine.dispose()
 
 
 @contextlib.contextmanager
@@ -518,11 +524,11 @@ def _is_torn(line: bytes) -> bool:
     return first.startswith(ENTRY) or ENTRY.startswith(first)
 
 
-def _open_database(url: str) -> BaseStorage:
+def _open_database(url: str) -> RDBStorage:
     import optuna  # noqa: PLC0415
 
     try:
-        return optuna.storages.get_storage(url)
+        return optuna.storages.RDBStorage(url)
     except Exception as error:  # of any driver; its message may hold the password
         kind = url.partition("://")[0]
         raise OSError(f"--storage: the {kind} database cannot be opened ({type(error).__name__})") from error

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import soundfile
 from click.testing import CliRunner, Result
 from nemo_models import random_sortformer
 from optuna import get_all_study_names, load_study
-from optuna.storages import JournalStorage
+from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
@@ -199,6 +200,20 @@ def test_a_database_by_its_url(data: TuneSet, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="--storage: the nosuch database cannot be opened") as error:
         tune(data, TuneOptions(storage="nosuch://user:secret@host/db"), 0, tmp_path / "unused.log")
     assert "secret" not in str(error.value)
+
+
+def test_a_database_is_closed(data: TuneSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sqlite3 warns of connections that are left open, since Python 3.13."""
+    engines = []
+    create = RDBStorage.__init__
+
+    def remember(storage: RDBStorage, *args: Any, **options: Any) -> None:
+        create(storage, *args, **options)
+        engines.append(storage.engine)
+
+    monkeypatch.setattr(RDBStorage, "__init__", remember)
+    tune(data, TuneOptions(trials=2, storage=f"sqlite:///{tmp_path}/study.db"), 0, tmp_path / "unused.log")
+    assert [engine.pool.checkedin() + engine.pool.checkedout() for engine in engines] == [0]
 
 
 def test_the_result_is_written(data: TuneSet, tmp_path: Path) -> None:
