@@ -10,7 +10,7 @@ import pytest
 from tiny_recipe import STAGES, sortk
 
 from sortk.run.experiment import Experiment
-from sortk.run.tables import TablesRequest, list_first, place_results, plan_tables, write_tables
+from sortk.run.tables import TablesRequest, list_first, list_missing, place_results, plan_tables, write_tables
 from sortk.training import runtime
 
 RECIPE = (
@@ -94,18 +94,23 @@ def test_what_is_missing_is_run_once_and_a_stop_costs_nothing(recipe: Path, monk
 
 def test_one_table_and_what_it_needs_first(recipe: Path) -> None:
     rows = '[tables.table2]\n1 = ["large+same", "other"]\n[tables.first]\ntable2 = ["large"]\n'
-    text = RECIPE + rows + "[variants.large]\nseed = 5\n"
+    same, init = "[variants.same.train_diar]\n", recipe / "exp/variant-large/05-train-diar/model"
+    text = RECIPE.replace(same, f'{same}init = "{init}"\n') + rows + "[variants.large]\nseed = 5\n"
     (recipe / "recipe.toml").write_text(text, encoding="utf-8")
     request = TablesRequest(str(recipe), recipe / "exp")
+    # What is measured of a row stays valid if another starts from something else.
+    assert {row.variant: len(row.first) for row in request.list_rows([]) if row.table == "table2"} == {
+        "large+same": 1,
+        "other": 0,
+    }
     assert [experiment.variant for experiment in list_first(request.list_rows([]))] == ["large"]
     assert list_first(replace(request, tables=["table1"]).list_rows([])) == []
     plan = plan_tables(replace(request, tables=["table1"]))
     assert {row.table for row in plan.rows} == {"table1"}
     # The first run of every row comes before the second of any.
-    assert [experiment.variant for experiment in plan_tables(request).experiments] == ["pil", "", "large+same", "other"]
-    # Rows start from the model of the first variant, which need not exist for a dry run.
-    same, init = "[variants.same.train_diar]\n", recipe / "exp/variant-large/05-train-diar/model"
-    (recipe / "recipe.toml").write_text(text.replace(same, f'{same}init = "{init}"\n'), encoding="utf-8")
+    missing = [experiment.variant for experiment in list_missing(request.list_rows([]))]
+    assert missing == ["pil", "", "missing", "large+same", "other"]
+    # A row starts from the model of the first variant, which need not exist for a dry run.
     lines = sortk("tables", "--recipe", recipe, "--exp", recipe / "exp", "--table", 2, "--dry-run").stdout.splitlines()
     assert list(dict.fromkeys(line.partition(":")[0] for line in lines)) == ["large", "large+same", "other"]
     (recipe / "recipe.toml").write_text(text.replace("table2 = [", "table4 = ["), encoding="utf-8")

@@ -58,7 +58,7 @@ class Row:
     experiment: Experiment  # which is run and scored; of a row from files, whose test sets are scored
     files: Path | None = None  # another system's RTTM, or transcripts
     run: int = 0  # of several runs that differ by their seed
-    first: Sequence[Experiment] = ()  # the runs of the table from whose models others may start
+    first: Sequence[Experiment] = ()  # the runs from whose models it starts
     store: Path | None = None  # the folder of what is measured, also on other machines
 
     @property
@@ -81,7 +81,7 @@ class Row:
 
     @functools.cached_property
     def settings_key(self) -> str:
-        """A hash of all settings of the run, and of those that its table makes first.
+        """A hash of all settings of the run, and of those from whose models it starts.
 
         It does not depend on where the corpora are, nor on their content: a recipe means one corpus.
         """
@@ -153,12 +153,24 @@ class TablesRequest:
                 files = Path(given.rttm or given.words) if given.rttm or given.words else None
                 for run, variant in enumerate(given.variants or ("",)):
                     try:
-                        yield Row(table, name, self.open(variant), files, run, first, self.store)
+                        experiment = self.open(variant)
+                        yield Row(table, name, experiment, files, run, _find_starts(experiment, first), self.store)
                     except ValueError as error:
                         if not self.variant:
                             raise
                         why = str(error).removeprefix(f"{find_recipe(self.recipe)}: ")
                         notes.append(f"{name}: makes no sense on top of {self.variant} ({why})")
+
+
+def _find_starts(experiment: Experiment, first: Sequence[Experiment]) -> list[Experiment]:
+    """Return those of `first` from whose models the experiment starts, also by way of one another."""
+    starts: list[Experiment] = []
+    for candidate in reversed(first):
+        recipes = [start.recipe for start in (experiment, *starts)]
+        inits = [options.init for recipe in recipes for options in (recipe.train_diar, recipe.train_asr)]
+        if any(f"variant-{candidate.variant}" in Path(init).parts for init in inits):
+            starts.insert(0, candidate)
+    return starts
 
 
 def list_missing(rows: Iterable[Row]) -> list[Experiment]:
