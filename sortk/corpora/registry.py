@@ -77,7 +77,7 @@ class PrepareOptions(Options):
 
     corpus: str = "espeak"  # one of docs/corpora.md; sources and sessions are your own data
     corpus_dir: str = ""  # its folder on disk; espeak needs none
-    corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two; a variant sets corpus = "" first
+    corpora: tuple[CorpusChoice, ...] = ()  # several corpora, in place of these two
     # A folder that contains the corpora, each in a folder of its name: /data for /data/ami, ...; or in its corpus_dir,
     # if that is given and relative.
     corpora_dir: str = option("", hash_only_if_set=True)
@@ -96,7 +96,7 @@ class PrepareOptions(Options):
                 "valid_fraction + test_fraction must be less than 1, so that speakers are left for training, "
                 f"got {self.valid_fraction:g} + {self.test_fraction:g}"
             )
-        if self.corpora and (self.corpus_dir or self.corpus not in ("", PrepareOptions.corpus)):
+        if self.corpora and (self.corpus_dir or self.corpus != PrepareOptions.corpus):
             raise ValueError("give corpus and corpus_dir for one corpus, or corpora for several; not both")
 
     @property

@@ -243,8 +243,6 @@ def test_the_corpus_that_is_missing_of_several_is_named(two_corpora: Path) -> No
         PrepareOptions(corpus_dir="x", corpora=choices)
     with pytest.raises(ValueError, match="not both"):
         PrepareOptions("ami", corpora=choices)
-    # A variant takes a recipe's one corpus away, for several.
-    assert PrepareOptions("", corpora=choices).choices == choices
 
 
 def test_a_part_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
