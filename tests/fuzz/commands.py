@@ -230,22 +230,22 @@ def journal_seeds() -> list[Parts]:
     """The journal of a study with two finished trials, and one that was killed."""
     import tempfile
 
-    from sortk.scoring.tune import load_study
+    from sortk.scoring.tune import open_study
 
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "study.log"
-        study = load_study(path, "", "x", 0)
-        study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=2)
-        study.ask()
+        with open_study(path, "", "x", 0) as study:
+            study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=2)
+            study.ask()
         return [{"study.log": path.read_bytes()}]
 
 
 def open_journal(parts: Parts, folder: Path) -> None:
-    from sortk.scoring.tune import load_study, measure_importance, working_on
+    from sortk.scoring.tune import measure_importance, open_study, working_on
 
     _write(parts, folder)
     path = folder / "study.log"
-    study = load_study(path, "", "x", 0)
-    with working_on(study, path):
-        study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=1)
-    measure_importance(study)
+    with open_study(path, "", "x", 0) as study:
+        with working_on(study, path):
+            study.optimize(lambda trial: trial.suggest_float("onset", 0.0, 1.0), n_trials=1)
+        measure_importance(study)
