@@ -106,6 +106,8 @@ class SimulateOptions(Options):
     # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
     # starts and back-channels are as in them. Pieces are cut to the length of a turn.
     like: str = option("", hash_only_if_set=True)
+    # Share of sessions that are like that; the others have the turn-taking of the settings above.
+    like_share: float = option(1.0, at_least=0, at_most=1, hash_only_if_set=True)
     # Share of sessions whose speakers all come from one folder of audio: their microphones are alike, so only their
     # voices distinguish them.
     same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
@@ -224,10 +226,10 @@ class Simulator:
             )
         self.options, self.seed, self.set_name = options, seed, set_name
         self.like: TurnStatistics | None = None
-        self.habits = TurnTaking()
+        self._like_options, self._like_habits = options, TurnTaking()
         if options.like:
-            self.like, self.habits = read_turn_taking(Path(options.like))
-            self.options = replace(
+            self.like, self._like_habits = read_turn_taking(Path(options.like))
+            self._like_options = replace(
                 options,
                 overlap=min(self.like.overlap, 0.3),
                 silence=min(self.like.silence, 0.8),
@@ -242,15 +244,31 @@ class Simulator:
     def session_id(self, index: int) -> str:
         return f"{self.set_name}-{index:06d}"
 
+    def is_like(self, index: int) -> bool:
+        """Return whether people take turns in the index-th session as in the recordings of `like`."""
+        share = self.options.like_share if self.like else 0.0
+        return share == 1 or Random(f"{self.seed} {self.session_id(index)} like").random() < share
+
+    def mean_targets(self) -> dict[str, float]:
+        """Return the mean overlap and silence ratios that sessions aim at."""
+        share = self.options.like_share if self.like else 0.0
+        return {
+            name: share * getattr(self._like_options, name) + (1 - share) * getattr(self.options, name)
+            for name in ("overlap", "silence")
+        }
+
     def plan(self, index: int) -> SessionPlan:
         """Make all random choices for the index-th session."""
-        options, session_id = self.options, self.session_id(index)
+        session_id = self.session_id(index)
+        options, habits = self.options, TurnTaking()
+        if self.is_like(index):
+            options, habits = self._like_options, self._like_habits
         targets = draw_targets(options, self.seed, self.set_name, index)
         rng = Random(f"{self.seed} {session_id}")
         cast = self._cast(targets.n_speakers, rng)
         pieces = {voice.name: self._fitting_pieces(voice) for voice in cast}
         length_ms = round(1000 * options.seconds)
-        turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, self.habits)
+        turns = plan_turns(pieces, length_ms, targets.overlap, targets.silence, options.turn_change, rng, habits)
         arrived = list(dict.fromkeys(turn.turn.speaker for turn in turns))  # in the order of arrival
         voices = {voice.name: voice for voice in cast}
         n_samples = max([length_ms, *(turn.end_ms for turn in turns)]) * options.sample_rate // 1000
@@ -377,17 +395,20 @@ def simulate_set(
     simulator = Simulator(speakers, options, seed, set_name)
     n_sessions = max(1, round(3600 * hours / options.seconds))
     summary = write_set(simulator, n_sessions, manifest_path, run_jobs)
-    options = simulator.options
-    log.info("%s: %s (targets %.3f, %.3f)", manifest_path.name, summary, options.overlap, options.silence)
+    targets = simulator.mean_targets()
+    log.info("%s: %s (targets %.3f, %.3f)", manifest_path.name, summary, *targets.values())
     if simulator.like is not None:
-        numbers = range(min(n_sessions, MEASURED_SESSIONS))
-        own_statistics, _ = measure(simulator.plan(number).segments() for number in numbers)
-        summary.like = compare(simulator.like, own_statistics)
+        numbers = [number for number in range(n_sessions) if simulator.is_like(number)][:MEASURED_SESSIONS]
+        try:
+            own_statistics, _ = measure(simulator.plan(number).segments() for number in numbers)
+            summary.like = compare(simulator.like, own_statistics)
+        except ValueError as error:
+            log.info("%s: %s", manifest_path.name, error)
         for name, (wanted, own) in summary.like.items():
             log.info("  %-18s %8.3f, in %s %8.3f", name, own, options.like, wanted)
     reached = summary.to_json()
-    for name in ("overlap", "silence"):
-        if n_sessions >= ENOUGH_SESSIONS and abs(reached[name] - getattr(options, name)) > 0.01:
+    for name, target in targets.items():
+        if n_sessions >= ENOUGH_SESSIONS and abs(reached[name] - target) > 0.01:
             log.warning("%s: the sources do not allow the requested %s", manifest_path.name, name)
     return summary
 
