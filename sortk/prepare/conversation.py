@@ -40,6 +40,7 @@ MIN_SHARE = 0.05  # of the speech, by one speaker
 MIN_PAUSE_MS = 200  # between two turns of the same speaker
 TURN_LENGTH_SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # shorter turns, hence more changes, where overlap does not fit
 MAX_TURN_SHARE = 0.2  # of a session's speech, in one turn
+MAX_TIMED_TURN_SHARE = 0.4  # the same, where the lengths of turns are those of a corpus
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,13 @@ def _draw_turns(
         speaker = _next_speaker(turns, shares, waiting, left_ms / speech_ms, turn_change, rng)
         reserved_ms = sum(shortest[other].duration_ms for other in waiting if other != speaker)
         limit_ms = left_ms - reserved_ms
-        enough_ms = int(MAX_TURN_SHARE * speech_ms)
         if habits.turn_ms:
             wanted_ms = max(1, round(length_scale * _draw_quantile(habits.turn_ms, rng)))
-            turn = _draw_timed_turn(speaker, streams[speaker], min(wanted_ms, enough_ms), limit_ms, rng)
+            wanted_ms = min(wanted_ms, int(MAX_TIMED_TURN_SHARE * speech_ms))
+            turn = _draw_timed_turn(speaker, streams[speaker], wanted_ms, limit_ms, rng)
         else:
             n_words = 1 + length_scale * rng.gammavariate(*WORDS_PER_TURN)
+            enough_ms = int(MAX_TURN_SHARE * speech_ms)
             turn = _draw_turn(speaker, streams[speaker], n_words, limit_ms, enough_ms, rng)
         if turn is None:
             break

@@ -26,6 +26,7 @@ from sortk.formats.tokens import Tokenizer
 from sortk.models.frames import SAMPLE_RATE, count_frames
 from sortk.prepare.librispeechmix import ListedMixtures
 from sortk.prepare.pieces import SpeakerIndex
+from sortk.prepare.render import cut_plan
 from sortk.prepare.simulate import SimulateOptions, Simulator
 from sortk.records import Segment, Session
 from sortk.training.options import BatchLimit, PhaseOptions
@@ -141,18 +142,23 @@ class SimulatedSource:
 
     def load(self, index: int, epoch: int) -> Example:
         plan = self.simulator.plan(epoch * self.n_sessions + index)
-        samples = self.simulator.render(plan).astype(np.float32) / np.float32(32768)
         words = plan.words() if self.labels.needs_words else []
+        start, end = 0.0, plan.duration
         if self.min_seconds > 0:
             wanted = Random(plan.session_id).uniform(self.min_seconds, self.simulator.options.seconds)
             end = find_end(words, wanted)
-            words, samples = [word for word in words if word.end <= end], samples[: round(end * SAMPLE_RATE)]
-        start = 0.0
+            words = [word for word in words if word.end <= end]
         if self.window_seconds > 0:
-            start = Random(plan.session_id).uniform(0.0, len(samples) / SAMPLE_RATE - self.window_seconds)
-            first = round(start * SAMPLE_RATE)
-            samples = samples[first : first + round(self.window_seconds * SAMPLE_RATE)]
-        return self.labels.make_example(LabelledClip(plan.session_id, samples, start, plan.segments(), words))
+            start = Random(plan.session_id).uniform(0.0, end - self.window_seconds)
+            end = start + self.window_seconds
+        first, last = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
+        window = cut_plan(plan, first, last - first) if self.window_seconds > 0 else plan
+        if window.turns:
+            samples = self.simulator.render(window)[: last - first]
+        else:  # the level of noise follows from that of speech, so where nobody speaks it takes the complete session
+            samples = self.simulator.render(plan)[first:last]
+        scaled = samples.astype(np.float32) / np.float32(32768)
+        return self.labels.make_example(LabelledClip(plan.session_id, scaled, start, plan.segments(), words))
 
 
 class MixtureSource:

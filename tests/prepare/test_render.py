@@ -24,6 +24,7 @@ from sortk.prepare.render import (
     SourceAudio,
     apply_codec,
     change_speed,
+    cut_plan,
     find_clips,
     plan_from_json,
     plan_to_json,
@@ -80,6 +81,29 @@ def test_speed_changes_pitch_and_length_together(tmp_path: Path) -> None:
     )
     samples = render(plan, SourceAudio(16000))  # a second, made of 1.25 s from 0.5 s on
     assert np.abs(np.fft.rfft(samples)).argmax() == 500 and np.abs(samples[15000:]).max() > 100
+
+
+def test_a_window_is_a_part_of_the_mixture(tmp_path: Path) -> None:
+    for n in range(2):
+        audio.write_flac(tmp_path / f"{n}.flac", noise(16000, n))
+    turns = (
+        one_piece(tmp_path / "0.flac", 8000, 1000, tail=400),
+        one_piece(tmp_path / "1.flac", 6000, 8000, speaker=1, tail=400),
+        one_piece(tmp_path / "0.flac", 1000, 20000),
+    )
+    plan = SessionPlan("x", 16000, 24000, (PlannedSpeaker("a", 1.0), PlannedSpeaker("b", 1.0)), turns)
+    window = cut_plan(plan, 5000, 8000)
+    assert window.n_samples == 8000 and [(t.speaker, t.start_sample, t.end_sample) for t in window.turns] == [
+        (0, 0, 4000),
+        (1, 3000, 8000),
+    ]
+    sources = SourceAudio(16000)
+    expected, samples = render(plan, sources)[5000:13000], render(window, sources)
+    assert np.array_equal(samples[80:-80], expected[80:-80])  # speech fades over 5 ms where it is cut
+    faster = replace(plan, speakers=(PlannedSpeaker("a", 1.0, speed=1.25), PlannedSpeaker("b", 1.0, speed=0.8)))
+    expected, samples = render(faster, sources)[5000:13000], render(cut_plan(faster, 5000, 8000), sources)
+    assert np.abs(samples[80:-80].astype(int) - expected[80:-80]).max() <= 1
+    assert cut_plan(plan, 15000, 4000).turns == ()
 
 
 def test_a_mixture_that_would_clip_is_scaled_down(tmp_path: Path) -> None:

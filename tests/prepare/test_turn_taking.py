@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sortk.formats import rttm
 from sortk.prepare.conversation import measure, read_turn_taking
-from sortk.prepare.simulate import SimulateOptions, index_sources, simulate_set
+from sortk.prepare.simulate import SimulateOptions, Simulator, index_sources, simulate_set
 from sortk.records import Segment, Source
 
 TALK = [
@@ -51,3 +52,17 @@ def test_simulated_sessions_are_like_the_corpus(tmp_path: Path, make_sources: Ca
     for name, error in {"overlap": 0.03, "silence": 0.05, "turn": 0.3, "dominant_share": 0.1}.items():
         wanted, reached = both[name]
         assert reached == pytest.approx(wanted, abs=error), name
+
+
+def test_a_share_of_the_sessions_is_like_the_corpus(tmp_path: Path, make_sources: Callable[..., list[Source]]) -> None:
+    rttm.write(tmp_path / "like" / "a.rttm", [s for n in range(20) for s in recording(f"r{n}")])
+    speakers = index_sources(make_sources(), tmp_path, 16000, map)
+    usual = SimulateOptions(seconds=30.0, max_speakers=2, silence=0.6)
+    alike = replace(usual, like=str(tmp_path / "like"))
+    mixed = replace(alike, like_share=0.5)
+    simulators = [Simulator(speakers, options, 0, "sim") for options in (usual, alike, mixed)]
+    plans = [[simulator.plan(number) for number in range(20)] for simulator in simulators]
+    is_like = [simulators[2].is_like(number) for number in range(20)]
+    assert plans[2] == [b if like else a for a, b, like in zip(*plans[:2], is_like, strict=True)]
+    assert 5 <= sum(is_like) <= 15
+    assert simulators[2].mean_targets() == pytest.approx({"overlap": (0.12 + 0.2) / 2, "silence": (0.6 + 2 / 7) / 2})

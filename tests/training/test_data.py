@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -154,7 +155,8 @@ def test_conversations_name_the_voices_in_them(tmp_path: Path) -> None:
     windows = SimulatedSource(simulator, 4, DiarizerLabels(2, number_of), window_seconds=4)
     window, session = windows.load(1, epoch=0), examples[1].samples
     assert windows.seconds(1, 0) == 4 and len(window.samples) == 64000
-    [first] = [n for n in range(len(session) - 64000 + 1) if np.array_equal(session[n : n + 64000], window.samples)]
+    first = round(Random("fly-000001").uniform(0.0, 5.0) * 16000)
+    assert np.corrcoef(session[first : first + 64000], window.samples)[0, 1] > 0.98
     spoken = examples[1].targets.sum(axis=1)[round(first / 1280) :][: len(window.targets)]
     assert np.mean(spoken == window.targets.sum(axis=1)) > 0.9  # frames are shifted by up to a half
 
