@@ -80,6 +80,8 @@ def option(
     """
     metadata: dict[str, Any] = {"range": Range(**limits)} if limits else {}
     if hash_only_if_set:
+        if default is not MISSING and default:
+            raise TypeError(f"the default of an option that counts only if it is set must be empty, got {default!r}")
         metadata |= HASH_ONLY_IF_SET
     if secret:
         metadata["secret"] = True

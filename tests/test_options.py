@@ -107,3 +107,9 @@ def test_the_list_of_recipes() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("dihard3: "))
     assert lines[at + 1] == "  needs     dihard3, exp/callhome/05-train-diar/model"
     assert lines[at + 2].startswith("  variants  debug, ")
+
+
+def test_an_option_that_counts_only_if_set_has_an_empty_default() -> None:
+    """Else all experiments that exist would be stale."""
+    with pytest.raises(TypeError, match="must be empty, got 1.0"):
+        option(1.0, hash_only_if_set=True)

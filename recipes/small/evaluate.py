@@ -4,7 +4,8 @@
     python recipes/small/evaluate.py --exp exp/small --corpora /data --split valid --model MODEL --no-postprocess
 
 Sessions of 90 s with 2, 3 and 4 speakers who say sentences, clean and noisy, of the voices that stage 0 has put into a
-split; and the excerpts of /data/conversation. DER is pooled over sessions, with a collar of 0.25 s and overlap scored.
+split; with --like, also sessions like meetings; and the excerpts of /data/conversation. DER is pooled over sessions,
+with a collar of 0.25 s and overlap scored.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,23 +35,33 @@ NOISY = {"min_snr_db": 5.0, "max_snr_db": 20.0}
 
 
 def make_sets(
-    exp: Path, corpora: Path, split: str, n_sessions: int = SESSIONS, seed: int = SEED
+    exp: Path, corpora: Path, split: str, n_sessions: int = SESSIONS, seed: int = SEED, like: Path | None = None
 ) -> dict[str, list[Session]]:
-    """Return the simulated sets of a split by name, written below `exp`/sets if they are not there."""
+    """Return the simulated sets of a split by name, written below `exp`/sets if they are not there.
+
+    With `like`, RTTM files of meetings, there is a further set: 2 to 4 speakers who take turns as there, in noise, half
+    of them in a room.
+    """
     utterances = [s for s in sources.read(exp / "00-prepare" / "sources.jsonl") if s.split == split]
     found = index_sources(utterances, exp / "sets" / split, SAMPLE_RATE, map)
     speakers = [s for s in found if s.utterance_ms >= SENTENCE_MS]
+    noisy = NOISY | {"noise_dir": str(corpora / "noise")}
+    kinds: dict[str, dict[str, Any]] = {
+        f"{n_speakers}-{kind}": settings | {"min_speakers": n_speakers, "max_speakers": n_speakers}
+        for kind, settings in (("clean", {}), ("noisy", noisy))
+        for n_speakers in (2, 3, 4)
+    }
+    if like:
+        room = {"rir_dir": str(corpora / "rir"), "dry_share": 0.5, "room_tone": 0.75}
+        kinds["meetings"] = noisy | room | {"like": str(like), "cut_long": True}
     sets = {}
-    for kind, settings in (("clean", {}), ("noisy", NOISY | {"noise_dir": str(corpora / "noise")})):
-        for n_speakers in (2, 3, 4):
-            name = f"{split}-{n_speakers}-{kind}" + (f"-seed{seed}" if seed != SEED else "")
-            path = exp / "sets" / name / f"{name}.jsonl"
-            if not path.exists():
-                options = SimulateOptions(
-                    seconds=SECONDS, min_speakers=n_speakers, max_speakers=n_speakers, same_collection=0.5, **settings
-                )
-                simulate_set(speakers, options, seed, name, n_sessions * SECONDS / 3600, path, map)
-            sets[name] = manifest.read(path)
+    for kind, settings in kinds.items():
+        name = f"{split}-{kind}" + (f"-seed{seed}" if seed != SEED else "")
+        path = exp / "sets" / name / f"{name}.jsonl"
+        if not path.exists():
+            options = SimulateOptions(seconds=SECONDS, same_collection=0.5, **settings)
+            simulate_set(speakers, options, seed, name, n_sessions * SECONDS / 3600, path, map)
+        sets[name] = manifest.read(path)
     return sets
 
 
@@ -112,9 +124,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exp", type=Path, required=True)
     parser.add_argument("--corpora", type=Path, required=True)
-    parser.add_argument("--split", default="test", choices=["valid", "test"])
+    parser.add_argument("--split", default="test", choices=["train", "valid", "test"])
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="of each simulated set  [%(default)s]")
     parser.add_argument("--seed", type=int, default=SEED, help="another one makes other sessions  [%(default)s]")
+    parser.add_argument("--like", type=Path, help="RTTM files of meetings: also a set of sessions like them")
     parser.add_argument("--model", type=Path, help="a model folder  [the one that comes with sortk]")
     parser.add_argument("--no-postprocess", action="store_true", help="threshold 0.5 alone")
     parser.add_argument("--peer", choices=["segmentation", "resemblyzer"], help="a cascade of peers.py instead")
@@ -125,7 +138,7 @@ def main() -> None:
     parser.add_argument("--manifest", type=Path, help="list all simulated sessions here, for tuning; score nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sets = make_sets(options.exp, options.corpora, options.split, options.sessions, options.seed)
+    sets = make_sets(options.exp, options.corpora, options.split, options.sessions, options.seed, options.like)
     if options.manifest:
         manifest.write(options.manifest, [session for sessions in sets.values() for session in sessions])
         return

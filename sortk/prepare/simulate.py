@@ -106,8 +106,8 @@ class SimulateOptions(Options):
     # A folder of RTTM files: overlap, silence, their spread, turn_change, and the lengths of turns, pauses, early
     # starts and back-channels are as in them. Pieces are cut to the length of a turn.
     like: str = option("", hash_only_if_set=True)
-    # Share of sessions that are like that; the others have the turn-taking of the settings above.
-    like_share: float = option(1.0, at_least=0, at_most=1, hash_only_if_set=True)
+    # With `like`: share of sessions whose turn-taking is that of the settings above all the same.
+    usual_share: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
     # Share of sessions whose speakers all come from one folder of audio: their microphones are alike, so only their
     # voices distinguish them.
     same_collection: float = option(0.0, at_least=0, at_most=1, hash_only_if_set=True)
@@ -226,9 +226,10 @@ class Simulator:
             )
         self.options, self.seed, self.set_name = options, seed, set_name
         self.like: TurnStatistics | None = None
-        self._like_options, self._like_habits = options, TurnTaking()
+        self._like_share, self._like_options, self._like_habits = 0.0, options, TurnTaking()
         if options.like:
             self.like, self._like_habits = read_turn_taking(Path(options.like))
+            self._like_share = 1 - options.usual_share
             self._like_options = replace(
                 options,
                 overlap=min(self.like.overlap, 0.3),
@@ -246,14 +247,13 @@ class Simulator:
 
     def is_like(self, index: int) -> bool:
         """Return whether people take turns in the index-th session as in the recordings of `like`."""
-        share = self.options.like_share if self.like else 0.0
-        return share == 1 or Random(f"{self.seed} {self.session_id(index)} like").random() < share
+        return Random(f"{self.seed} {self.session_id(index)} like").random() < self._like_share
 
     def mean_targets(self) -> dict[str, float]:
         """Return the mean overlap and silence ratios that sessions aim at."""
-        share = self.options.like_share if self.like else 0.0
+        of_like, usual = self._like_share, 1 - self._like_share
         return {
-            name: share * getattr(self._like_options, name) + (1 - share) * getattr(self.options, name)
+            name: of_like * getattr(self._like_options, name) + usual * getattr(self.options, name)
             for name in ("overlap", "silence")
         }
 

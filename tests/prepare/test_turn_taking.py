@@ -59,7 +59,7 @@ def test_a_share_of_the_sessions_is_like_the_corpus(tmp_path: Path, make_sources
     speakers = index_sources(make_sources(), tmp_path, 16000, map)
     usual = SimulateOptions(seconds=30.0, max_speakers=2, silence=0.6)
     alike = replace(usual, like=str(tmp_path / "like"))
-    mixed = replace(alike, like_share=0.5)
+    mixed = replace(alike, usual_share=0.5)
     simulators = [Simulator(speakers, options, 0, "sim") for options in (usual, alike, mixed)]
     plans = [[simulator.plan(number) for number in range(20)] for simulator in simulators]
     is_like = [simulators[2].is_like(number) for number in range(20)]
